@@ -25,7 +25,8 @@ import pyarrow.parquet as pq
 
 from parquetry.common import Pipeline
 from parquetry.common.engine.read.fetch import Fetcher
-from parquetry.common.parquet import footers
+from parquetry.common.parquet import group_footers
+from parquetry.common.parquet.group_footers import StoredFooter
 from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.plan.selection import conditions
 from parquetry.common.plan.state import state_of
@@ -65,16 +66,16 @@ class Counts:
 def counting() -> Iterator[Counts]:
     """Counts what pipelines do in this process while the block runs."""
     counts = Counts()
-    read, load, mask = Fetcher.stored_slices, footers.load_footer, conditions.row_mask
+    read, load, mask = Fetcher.stored_slices, group_footers.load_stored_footer, conditions.row_mask
 
     def reading(fetcher: Fetcher, row_group: int) -> Iterator[pa.Table]:
         counts.reads += 1
         slices: Iterator[pa.Table] = read(fetcher, row_group)
         return slices
 
-    def loading(*arguments: object) -> pq.FileMetaData:
+    def loading(*arguments: Any) -> StoredFooter:
         counts.footers += 1
-        footer: pq.FileMetaData = load(*arguments)
+        footer: StoredFooter = load(*arguments)
         return footer
 
     def evaluating(table: pa.Table, expression: pc.Expression) -> np.ndarray:
@@ -84,7 +85,7 @@ def counting() -> Iterator[Counts]:
 
     with (
         mock.patch.object(Fetcher, "stored_slices", reading),
-        mock.patch.object(footers, "load_footer", loading),
+        mock.patch.object(group_footers, "load_stored_footer", loading),
         mock.patch.object(conditions, "row_mask", evaluating),
     ):
         yield counts

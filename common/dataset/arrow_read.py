@@ -21,8 +21,8 @@ from ..base.process.dataclass import dataclass
 from ..base.process.forks import cached_property
 from ..base.urls import clean_cause
 from ..parquet.checksums import WRONG_CHECKSUMS, require_checksums
-from ..parquet.file_columns import file_columns
 from ..parquet.footers import CLEANED, REMOVED, remedy, why
+from ..parquet.group_footers import GroupFooter
 from ..parquet.int96 import bytes_footer, decode_int96
 from ..parquet.native_decode import read_by_core
 from ..parquet.nested import as_stored
@@ -74,14 +74,22 @@ def read_parts(
     choose: Callable[[pa.Schema], Sequence[str]],
     size: ReadSize,
     *,
+    names: frozenset[str] | None = None,
     pre_buffer: bool,
     advice: str,
 ) -> Iterable[tuple[int, pa.Table]]:
     """Reads some columns of one row group by `read_slices` or `read_group`. Yields tables and their numbers of rows."""
     if size.slice_bytes is not None:
-        return read_slices(dataset, row_group, choose, slice_bytes=size.slice_bytes, advice=advice)
+        return read_slices(dataset, row_group, choose, names=names, slice_bytes=size.slice_bytes, advice=advice)
     table = read_group(
-        dataset, row_group, choose, pre_buffer=pre_buffer, advice=advice, room_bytes=size.room_bytes, run=size.run
+        dataset,
+        row_group,
+        choose,
+        names=names,
+        pre_buffer=pre_buffer,
+        advice=advice,
+        room_bytes=size.room_bytes,
+        run=size.run,
     )
     return [(int(dataset.row_groups.rows[row_group]), table)]
 
@@ -91,6 +99,7 @@ def read_group(
     row_group: int,
     choose: Callable[[pa.Schema], Sequence[str]],
     *,
+    names: frozenset[str] | None = None,
     pre_buffer: bool,
     advice: str,
     room_bytes: int | None = None,
@@ -101,6 +110,7 @@ def read_group(
 
     Args:
         choose: returns the column names to read, given the file's `footer_schema`. Struct members have dotted names.
+        names: the columns of the file that `choose` is asked about, at least; ``None`` for all. See `group_footer`.
         pre_buffer: whether Arrow fetches all columns of a local file at once.
         advice: tells the user what to do about an unreadable file; ends the error message.
         room_bytes: the memory for the columns; ``None`` = no limit.
@@ -115,7 +125,7 @@ def read_group(
     place = describe_row_group(dataset, row_group)
 
     def read() -> pa.Table:
-        with _opened_group(dataset, row_group, choose, advice, options, run=run) as opened:
+        with _opened_group(dataset, row_group, choose, advice, options, names=names, run=run) as opened:
             if room_bytes is not None and _size_of(opened, opened.columns, room_bytes) > room_bytes:
                 raise TooLargeError
             table = _read_table(dataset, opened, place)
@@ -132,10 +142,8 @@ def _read_table(dataset: StoredFiles, opened: _OpenGroup, place: str) -> pa.Tabl
     """
     columns = read_by_core(
         opened.source,
-        opened.footer,
-        opened.group,
+        opened.described,
         opened.columns,
-        opened.file_columns.leaves,
         path=opened.path,
         key=opened.key,
         checked=dataset.verify != "never",
@@ -159,6 +167,7 @@ def read_slices(
     row_group: int,
     choose: Callable[[pa.Schema], Sequence[str]],
     *,
+    names: frozenset[str] | None = None,
     slice_bytes: int,
     advice: str,
     **options: Any,
@@ -175,7 +184,7 @@ def read_slices(
     rows, end = int(dataset.row_groups.rows[row_group]), 0
     local = is_local(dataset.filesystem)
     options |= {"pre_buffer": False, "buffer_size": _SLICE_BUFFER_BYTES if local else 0}
-    with _opened_group(dataset, row_group, choose, advice, options, on_disk=not local) as opened:
+    with _opened_group(dataset, row_group, choose, advice, options, names=names, on_disk=not local) as opened:
         reader, group, wanted = opened.reader, opened.group, opened.columns
         if not wanted:
             yield from ((min(_SLICE_ROWS, rows - first), pa.table({})) for first in range(0, rows, _SLICE_ROWS))
@@ -235,39 +244,42 @@ class _OpenGroup:
     """A row group of an open file. Arrow's reader is made when it is first needed.
 
     Attributes:
-        source, footer: the file, and a footer that describes the row group.
+        source: the file.
+        described: what its footer says about the row group.
         group: the number of the row group in that footer.
         path: where the file is on a local disk; ``None`` if it is not.
         key: names the version of the file, and the row group.
-        file_columns: all columns of the file. Arrow's reader gives INT96 timestamps as bytes.
+        file_columns: the columns that the footer describes. Arrow's reader gives INT96 timestamps as bytes.
         columns: the columns to read.
     """
 
     def __init__(
         self,
         source: pa.NativeFile,
-        footer: pq.FileMetaData,
-        group: int,
+        described: GroupFooter,
         *,
         path: str | None,
-        file_key: str,
-        group_in_file: int,
+        key: str,
         options: dict[str, Any],
     ) -> None:
         self.source = source
-        self.footer = footer
-        self.group = group
+        self.described = described
+        self.group = described.group
         self.path = path
-        self.key = f"{file_key}\0{group_in_file}"
+        self.key = key
         self.columns: Sequence[str] = ()
-        self._footer_key = file_key if footer.num_row_groups != 1 else self.key
+        self.file_columns = described.columns
         self._options = options
-        self.file_columns = file_columns(file_key, footer)
+
+    @property
+    def footer(self) -> pq.FileMetaData:
+        """A footer that describes the row group."""
+        return self.described.footer
 
     @cached_property
     def reader(self) -> pq.ParquetFile:
         """Arrow's reader. It need not be closed, because it does not own the file."""
-        footer = bytes_footer(self.footer, self._footer_key) if self.file_columns.has_int96 else self.footer
+        footer = bytes_footer(self.footer, self.key) if self.file_columns.has_int96 else self.footer
         return pq.ParquetFile(self.source, metadata=footer, **self._options)
 
 
@@ -279,6 +291,7 @@ def _opened_group(
     advice: str,
     options: dict[str, Any],
     *,
+    names: frozenset[str] | None = None,
     on_disk: bool = False,
     run: RowGroupRun | None = None,
 ) -> Iterator[_OpenGroup]:
@@ -287,14 +300,15 @@ def _opened_group(
     Translates errors of the block.
 
     Args:
+        names: see `read_group`.
         on_disk: whether column chunks from a store are kept in a temporary file instead of in memory.
         run: as in `ReadSize`.
     """
     file = int(dataset.row_groups.file[row_group])
     place = describe_row_group(dataset, row_group)
-    footer, group = dataset.group_footer(row_group)
+    described = dataset.group_footer(row_group, names)
     options = {"page_checksum_verification": dataset.verify != "never", **options}
-    names: Sequence[str] = ()
+    columns: Sequence[str] = ()
     stored: dict[str, Any] = {}
     try:
         with ExitStack() as stack:
@@ -302,30 +316,28 @@ def _opened_group(
             source = stack.enter_context(dataset.open(file)) if chunks is None else pa.PythonFile(chunks, mode="r")
             opened = _OpenGroup(
                 source,
-                footer,
-                group,
+                described,
                 path=without_subtrees(dataset.filesystem, dataset.files[file].path)[1] if chunks is None else None,
-                file_key=dataset.files[file].version.key,
-                group_in_file=int(dataset.row_groups.group[row_group]),
+                key=f"{dataset.files[file].version.key}\0{dataset.row_groups.group[row_group]}",
                 options=options,
             )
-            names = opened.columns = opened.file_columns.with_whole_extensions(choose(opened.file_columns.stored))
+            columns = opened.columns = opened.file_columns.with_whole_extensions(choose(opened.file_columns.stored))
             if chunks is not None:
                 held = (
-                    download_chunks(dataset, row_group, names)
+                    download_chunks(dataset, row_group, columns, names)
                     if on_disk
-                    else fetch_chunks(dataset, row_group, names, run)
+                    else fetch_chunks(dataset, row_group, columns, names, run)
                 )
                 chunks.hold(*held)
             if dataset.verify == "always":
-                require_checksums(source, footer, group, opened.file_columns.numbers(names), place)
+                require_checksums(source, opened.footer, opened.group, opened.file_columns.numbers(columns), place)
             try:
                 yield opened
             except (ParquetryError, TooLargeError):
                 raise
             except DAMAGE:
-                names = [_damaged(opened.reader, group, names)]
-                stored = _storage(opened, names)
+                columns = [_damaged(opened.reader, opened.group, columns)]
+                stored = _storage(opened, columns)
                 raise
     except (ParquetryError, TooLargeError):
         raise
@@ -335,7 +347,7 @@ def _opened_group(
         cleaned = "" if dataset.table is None or dataset.table.is_manifest else CLEANED
         raise DatasetError(f"{place}: the file {REMOVED}{cleaned}.") from clean_cause(error)
     except DAMAGE as error:
-        expected = f"readable columns {list(names)}" if names else "a readable file"
+        expected = f"readable columns {list(columns)}" if columns else "a readable file"
         if "CRC" in str(error):
             advice = f"{advice} {WRONG_CHECKSUMS}"
         raise DatasetError(
@@ -377,7 +389,7 @@ def _grown(place: str, most: int) -> DatasetError:
 
 def _size_of(opened: _OpenGroup, columns: Sequence[str], enough: int, *, by_pages: bool = False) -> int:
     """Returns the bytes of columns in memory, or more; see `most_bytes`."""
-    rows = int(opened.footer.row_group(opened.group).num_rows)
+    rows = opened.described.rows
     schema = opened.file_columns.arrow
     total, others = 0, []
     for name in columns:

@@ -29,6 +29,7 @@ from ..base.process.forks import cached_property
 from ..base.urls import clean_cause, url_without_secrets
 from ..parquet.checksums import VERIFY, Verify
 from ..parquet.evolution import DistinctSchemas, strained, unify_schemas
+from ..parquet.footer_head import FooterHead
 from ..parquet.footers import (
     REMOVED,
     checked_footer,
@@ -36,11 +37,10 @@ from ..parquet.footers import (
     kept_footer,
     load_footer,
     read_footer,
-    read_footers,
     remedy,
     why,
 )
-from ..parquet.group_footers import read_group_footer
+from ..parquet.group_footers import GroupFooter, read_group_footer, read_stored_footer, stored_footers
 from ..parquet.int96 import footer_schema, has_nanoseconds
 from ..parquet.nested import usual_type, variable, wide
 from ..schema.dtypes import is_bytes
@@ -61,14 +61,13 @@ from ..storage.table_logs import check_no_deletes
 from .deletes import deleted_rows
 from .file_schemas import (
     MOST_EXAMPLES,
+    FileFacts,
     FileSchema,
     SomeFiles,
     differing_columns,
+    facts_key,
     joined,
     missing_columns,
-    schemas_from_bytes,
-    schemas_key,
-    schemas_to_bytes,
     undeclared,
     with_new_columns,
     with_nullable,
@@ -84,7 +83,7 @@ from .table_read import locate
 LABELS_KEY = b"parquetry.class_names.v1"
 _LOGGER = logging.getLogger(__name__)
 _warned: set[tuple[str, str]] = set()
-_MANY_FILES = 1000  # whose columns are kept, because a process that needs only them reads no other part of the footers
+_MANY_FILES = 1000  # of which `file_facts` are kept on disk
 
 
 class StoredDataset:
@@ -100,6 +99,7 @@ class StoredDataset:
 
     _filesystem: ForkSafeFileSystem | None = None
     _cast: Container[str] = frozenset()
+    _has_footers = False
     _is_declared = False  # whether the user's declarations change the type of a column
 
     def __init__(
@@ -331,36 +331,59 @@ class StoredDataset:
         return _not_added(self._described[1], self._schemas)
 
     @cached_property
-    def footers(self) -> list[pq.FileMetaData]:
-        """The footer of each file. This reads all footers; use `footer` if you need only one."""
-        return read_footers(self.filesystem, self.files)
+    def file_facts(self) -> FileFacts:
+        """What planning needs from the footers of all files. They are read once, and not kept.
+
+        For many files, it is kept on disk, too, so that the next process reads no footers to plan.
+        """
+        is_kept = self.table is None and len(self.files) >= _MANY_FILES and self.is_cacheable
+        key = facts_key(self.version) if is_kept else None
+        facts = None if key is None else user_cache("footers").load(key, FileFacts.from_bytes)
+        if facts is None:
+            facts = _facts_in_footers(self)
+            self._has_footers = True
+            if key is not None:
+                user_cache("footers").save(key, facts.to_bytes())
+        return facts
 
     @property
     def has_footers(self) -> bool:
-        """Whether the footers of all files were read."""
-        return "footers" in self.__dict__
+        """Whether this process has read the footers of all files, so that those of a few may be at hand."""
+        return self._has_footers
 
     def footer(self, file: int) -> pq.FileMetaData:
-        """The footer of one file, by its number."""
-        if self.has_footers:
-            return self.footers[file]
+        """The whole footer of one file, by its number."""
         return read_footer(self.filesystem, self.files[file])
+
+    def head(self, file: int) -> pq.FileMetaData:
+        """The footer of one file without its row groups: its schema and metadata."""
+        return read_stored_footer(self.filesystem, self.files[file]).head.empty
+
+    def footers_of(self, paths: Sequence[str | None], files: Sequence[int] | None = None) -> Iterator[pq.FileMetaData]:
+        """Yields the footers of some files in order, with the statistics of at least one column.
+
+        Args:
+            paths: the column's dotted name in each of them; ``None`` where a file lacks it.
+            files: their numbers; ``None`` for all files.
+        """
+        chosen = self.files if files is None else [self.files[file] for file in files]
+        for path, footer in zip(paths, stored_footers(self.filesystem, chosen), strict=True):
+            yield footer.columns_footer(frozenset() if path is None else frozenset([path]))
 
     def _planned_footer(self, file: int) -> pq.FileMetaData:
         """As `footer`. Waits for no other thread, because the caller may have the request slot that it waits for."""
-        if self.has_footers:
-            return self.footers[file]
         return kept_footer(self.files[file]) or load_footer(self.filesystem, self.files[file])
 
-    def group_footer(self, row_group: int) -> tuple[pq.FileMetaData, int]:
-        """A footer that describes one row group, and the row group's number in that footer."""
+    def group_footer(self, row_group: int, names: frozenset[str] | None = None) -> GroupFooter:
+        """A footer that describes one row group.
+
+        Args:
+            names: the dotted names of the columns that are read; ``None`` for all. Columns of the table, if it is one,
+                may have other names in files, so pass none.
+        """
         groups = self.row_groups
         file, group = int(groups.file[row_group]), int(groups.group[row_group])
-        if self.has_footers:
-            return self.footers[file], group
-        bounds = np.array([file, file + 1], groups.file.dtype)  # of another dtype, numpy would convert all files first
-        first, end = np.searchsorted(groups.file, bounds)
-        return read_group_footer(self.filesystem, self.files[file], group, int(end - first))
+        return read_group_footer(self.filesystem, self.files[file], group, names)
 
     @contextmanager
     def open(self, file: int, *, ranges: bool = False) -> Iterator[pa.NativeFile]:
@@ -406,16 +429,8 @@ class StoredDataset:
         """The table of row groups, from the index if there is one, otherwise from the footers."""
         if self.index is not None:
             return RowGroups(file=self.index.file, group=self.index.group, rows=self.index.rows)
-        per_file = np.array([footer.num_row_groups for footer in self.footers], dtype=np.int64)
-        rows = [
-            footer.row_group(number).num_rows
-            for footer, count in zip(self.footers, per_file, strict=True)
-            for number in range(count)
-        ]
+        per_file, rows = self.file_facts.counts, self.file_facts.rows
         file = np.repeat(np.arange(len(per_file)), per_file)
-        if min(rows, default=0) < 0:
-            path = self.files[int(file[int(np.argmin(rows))])].shown_path
-            raise DatasetError(f"file {path}: expected row groups of 0 rows or more, got {min(rows)}. Write it again.")
         starts = np.cumsum(per_file) - per_file
         group = np.arange(len(file)) - starts[file] if len(file) else np.zeros(0, np.int64)
         return RowGroups(file=file.astype(np.int64), group=group.astype(np.int64), rows=np.asarray(rows, np.int64))
@@ -494,7 +509,7 @@ class StoredDataset:
     def _locate(self, file: int, name: str) -> str | None:
         if self.columns[name].in_files:
             return None
-        path = locate(footer_schema(self.footer(file)), self.columns[name], where=self.files[file].shown_path)
+        path = locate(footer_schema(self.head(file)), self.columns[name], where=self.files[file].shown_path)
         return None if path is None else ".".join(path)
 
     @cached_property
@@ -612,7 +627,7 @@ def first_schema(dataset: StoredDataset) -> tuple[str, pa.Schema]:
 
 
 def _schema_of(dataset: StoredDataset, file: int) -> pa.Schema:
-    footer = dataset.footer(file)
+    footer = dataset.head(file)
     with _naming(dataset.files[file].shown_path):
         return footer_schema(footer)
 
@@ -638,29 +653,31 @@ def _distinct_schemas(dataset: StoredDataset) -> list[FileSchema]:
         if dataset.index.is_old:
             described = [(n, _schema_of(dataset, n) if has_nanoseconds(arrow) else arrow) for n, arrow in described]
         return [FileSchema.of(arrow, [n], [dataset.files[n].shown_path], counted=False) for n, arrow in described]
-    key = schemas_key(dataset.version) if len(dataset.files) >= _MANY_FILES and dataset.is_cacheable else None
-    kept = None
-    if key is not None and not dataset.has_footers:
-        kept = user_cache("schemas").load(key, schemas_from_bytes)
-    if kept is None:
-        kept = _schemas_in_footers(dataset)
-        if key is not None:
-            user_cache("schemas").save(key, schemas_to_bytes(kept))
-    return kept
+    return list(dataset.file_facts.schemas)
 
 
-def _schemas_in_footers(dataset: StoredDataset) -> list[FileSchema]:
+def _facts_in_footers(dataset: StoredDataset) -> FileFacts:
     seen, numbers = DistinctSchemas(), list[list[int]]()
-    for number, (listed, footer) in enumerate(zip(dataset.files, dataset.footers, strict=True)):
-        with _naming(listed.shown_path):
-            schema = seen.add(footer)
+    rows = list[np.ndarray]()
+    last: FooterHead | None = None
+    schema = 0
+    for number, (listed, footer) in enumerate(
+        zip(dataset.files, stored_footers(dataset.filesystem, dataset.files), strict=True)
+    ):
+        rows.append(footer.rows)
+        if footer.head is not last:
+            last = footer.head
+            with _naming(listed.shown_path):
+                schema = seen.add(last.empty)
         if schema == len(numbers):
             numbers.append([])
         numbers[schema].append(number)
-    return [
+    schemas = [
         FileSchema.of(arrow, own, [dataset.files[number].shown_path for number in own[:MOST_EXAMPLES]])
         for arrow, own in zip(seen.schemas, numbers, strict=True)
     ]
+    counts = np.array([len(each) for each in rows], np.int64)
+    return FileFacts(schemas=tuple(schemas), counts=counts, rows=np.concatenate([np.zeros(0, np.int64), *rows]))
 
 
 def _declared_schema(listing: FileListing, dataset: StoredDataset) -> Unischema | None:
@@ -675,7 +692,7 @@ def _declared_schema(listing: FileListing, dataset: StoredDataset) -> Unischema 
         declared = {name for declaration in declarations for name in declaration.fields}
         if declarations and not undeclared(declared, (path for path, _ in flatten_fields(each.arrow))):
             continue
-        path, footer = each.examples[0], dataset.footer(each.first)
+        path, footer = each.examples[0], dataset.head(each.first)
         schema = _schema_in(footer.metadata, path) or _schema_in(footer.schema.to_arrow_schema().metadata, path)
         declarations += [] if schema is None else [schema]
     return joined(declarations)

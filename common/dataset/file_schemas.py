@@ -9,16 +9,18 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from ..base.errors import SchemaError
+from ..base.memory.arrow_views import as_numpy
 from ..base.process.dataclass import dataclass
 from ..schema.field import Unischema, UnischemaField
 from ..schema.infer import flatten_fields, infer_field
 from .index_format import schema_from_text, schema_to_text
 
 MOST_EXAMPLES = 3
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +51,51 @@ class FileSchema:
         return cls(arrow=arrow, names=names, first=first, files=files, examples=tuple(examples))
 
 
-def schemas_to_bytes(schemas: Iterable[FileSchema]) -> bytes:
-    """The schemas as JSON."""
-    kept = [[schema_to_text(each.arrow), each.first, each.files, each.examples] for each in schemas]
-    return json.dumps(kept).encode()
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FileFacts:
+    """What planning needs from the footers of all files.
+
+    Attributes:
+        schemas: the distinct schemas, in order of first occurrence.
+        counts: the number of row groups of each file, int64.
+        rows: the number of rows of each row group, in file order, int64.
+    """
+
+    schemas: tuple[FileSchema, ...]
+    counts: np.ndarray
+    rows: np.ndarray
+
+    def to_bytes(self) -> bytes:
+        """The facts as an Arrow stream."""
+        schemas = [[schema_to_text(each.arrow), each.first, each.files, each.examples] for each in self.schemas]
+        sink = pa.BufferOutputStream()
+        columns = {
+            "schemas": pa.array([json.dumps(schemas)], pa.large_string()),
+            "counts": pa.array([self.counts], pa.large_list(pa.int64())),
+            "rows": pa.array([self.rows], pa.large_list(pa.int64())),
+        }
+        batch = pa.record_batch(list(columns.values()), names=list(columns))
+        with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_batch(batch)
+        return bytes(sink.getvalue().to_pybytes())
+
+    @classmethod
+    def from_bytes(cls, stored: bytes) -> FileFacts:
+        """The inverse of `to_bytes`. Damaged bytes raise one of `file_cache.UNREADABLE`."""
+        batch = pa.ipc.open_stream(pa.py_buffer(stored)).read_next_batch()
+        schemas = json.loads(batch.column("schemas")[0].as_py())
+        counts, rows = (as_numpy(batch.column(name)[0].values) for name in ("counts", "rows"))
+        if int(counts.sum()) != len(rows):
+            raise ValueError("expected the rows of every row group")
+        return cls(
+            schemas=tuple([FileSchema._with_names(schema_from_text(text), *others) for text, *others in schemas]),
+            counts=counts,
+            rows=rows,
+        )
 
 
-def schemas_from_bytes(stored: bytes) -> list[FileSchema]:
-    """The inverse of `schemas_to_bytes`."""
-    return [FileSchema._with_names(schema_from_text(text), *others) for text, *others in json.loads(stored)]
-
-
-def schemas_key(version: str) -> str:
-    """The name under which the schemas of a dataset's version are kept. Arrow's types depend on its release."""
+def facts_key(version: str) -> str:
+    """The name under which `FileFacts` of a dataset's version are kept. Arrow's types depend on its release."""
     return hashlib.blake2b(f"{_VERSION} {pa.__version__} {version}".encode(), digest_size=16).hexdigest()
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from ..base.process.dataclass import dataclass
 from ..parquet.checksums import Verify
+from ..parquet.group_footers import GroupFooter
 from ..storage.files import DataFile
 from .table import Table
 
@@ -66,11 +67,11 @@ class StoredFiles(Protocol):
     def max_value_bytes(self) -> int:
         """The size limit of one value."""
 
-    def footer(self, file: int) -> pq.FileMetaData:
-        """Returns the footer of one file."""
+    def head(self, file: int) -> pq.FileMetaData:
+        """Returns the footer of one file without its row groups."""
 
-    def group_footer(self, row_group: int) -> tuple[pq.FileMetaData, int]:
-        """Returns a footer that describes one row group, and the row group's number in that footer."""
+    def group_footer(self, row_group: int, names: frozenset[str] | None = None) -> GroupFooter:
+        """Returns a footer that describes at least the named columns of one row group; ``None`` for all columns."""
 
     def open(self, file: int, *, ranges: bool = False) -> AbstractContextManager[pa.NativeFile]:
         """Opens one file, and checks that it is the version that was listed. ``ranges``: only to read ranges of it."""

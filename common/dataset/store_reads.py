@@ -16,7 +16,6 @@ import numpy as np
 
 from ..base.errors import ParquetryError
 from ..base.urls import without_secrets
-from ..parquet.file_columns import file_columns
 from ..storage.chunk_ranges import PADDING_BYTES, Range, chunk_ranges, fetch_ranges, requested_ranges
 from ..storage.retries import ATTEMPTS, FEW_ATTEMPTS, with_retries
 from ..storage.store_answers import told
@@ -56,8 +55,10 @@ class RowGroupRun:
         self._left: dict[int, HeldChunks] = {}
         self._lock = Lock()
 
-    def take(self, dataset: StoredFiles, row_group: int, columns: Sequence[str]) -> HeldChunks | None:
-        """Returns the chunks of a row group, once; ``None`` if they have to be fetched alone.
+    def take(
+        self, dataset: StoredFiles, row_group: int, columns: Sequence[str], names: frozenset[str] | None
+    ) -> HeldChunks | None:
+        """Returns the chunks of a row group, once; ``None`` if they have to be fetched alone. See `fetch_chunks`.
 
         Raises:
             ParquetryError: the file has changed, or the read was cancelled.
@@ -67,7 +68,7 @@ class RowGroupRun:
             if is_first:
                 self._columns = tuple(columns)
         if is_first:
-            chunks = _fetch_run(dataset, self._row_groups, columns)
+            chunks = _fetch_run(dataset, self._row_groups, columns, names)
             with self._lock:
                 self._left = chunks
         with self._lock:
@@ -75,31 +76,38 @@ class RowGroupRun:
 
 
 def fetch_chunks(
-    dataset: StoredFiles, row_group: int, columns: Sequence[str], run: RowGroupRun | None = None
+    dataset: StoredFiles,
+    row_group: int,
+    columns: Sequence[str],
+    names: frozenset[str] | None,
+    run: RowGroupRun | None = None,
 ) -> HeldChunks:
     """Fetches the column chunks of the given columns of a row group.
 
     Args:
+        names: the columns that the footer is read for, at least; ``None`` for all. See `StoredFiles.group_footer`.
         run: the row groups that are fetched in the same requests; ``None`` = only this one.
 
     Raises:
         DatasetError: the file has changed.
         StoreError: the store fails, or refuses.
     """
-    chunks = None if run is None else run.take(dataset, row_group, columns)
+    chunks = None if run is None else run.take(dataset, row_group, columns, names)
     if chunks is not None:
         return chunks
-    ranges = fetched_ranges(dataset, [row_group], columns)
+    ranges = fetched_ranges(dataset, [row_group], columns, names)
     return HeldChunks(ranges, _fetch_bytes(dataset, [row_group], ranges))
 
 
-def download_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str]) -> HeldChunks:
+def download_chunks(
+    dataset: StoredFiles, row_group: int, columns: Sequence[str], names: frozenset[str] | None
+) -> HeldChunks:
     """As `fetch_chunks`, but a few pieces at a time, into a temporary file.
 
     Raises:
         NoRoomError: there is no room for it.
     """
-    ranges = fetched_ranges(dataset, [row_group], columns)
+    ranges = fetched_ranges(dataset, [row_group], columns, names)
     pieces = [
         (begin, min(begin + _PIECE_BYTES, end)) for first, end in ranges for begin in range(first, end, _PIECE_BYTES)
     ]
@@ -115,26 +123,33 @@ def download_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str]
     return HeldChunks(ranges, [content[begin:end] for begin, end in zip([0, *ends], ends, strict=False)])
 
 
-def fetched_ranges(dataset: StoredFiles, row_groups: Sequence[int], columns: Sequence[str]) -> list[Range]:
-    """Returns the ranges that are fetched from a store for the given columns of row groups of one file."""
-    chunks = [chunk for row_group in row_groups for chunk in _chunks(dataset, row_group, columns)]
+def fetched_ranges(
+    dataset: StoredFiles, row_groups: Sequence[int], columns: Sequence[str], names: frozenset[str] | None
+) -> list[Range]:
+    """Returns the ranges that are fetched from a store for the given columns of row groups of one file.
+
+    Args:
+        names: see `fetch_chunks`.
+    """
+    chunks = [chunk for row_group in row_groups for chunk in _chunks(dataset, row_group, columns, names)]
     return requested_ranges(chunks, _file_bytes(dataset, row_groups[0]))
 
 
-def _chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str]) -> list[Range]:
-    footer, group = dataset.group_footer(row_group)
-    file = dataset.files[int(dataset.row_groups.file[row_group])]
-    return chunk_ranges(footer, group, file_columns(file.version.key, footer).numbers(columns), file.size_bytes)
+def _chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str], names: frozenset[str] | None) -> list[Range]:
+    described = dataset.group_footer(row_group, names)
+    return chunk_ranges(described.chunks(described.columns.numbers(columns)), _file_bytes(dataset, row_group))
 
 
 def _file_bytes(dataset: StoredFiles, row_group: int) -> int:
     return dataset.files[int(dataset.row_groups.file[row_group])].size_bytes
 
 
-def _fetch_run(dataset: StoredFiles, row_groups: Sequence[int], columns: Sequence[str]) -> dict[int, HeldChunks]:
+def _fetch_run(
+    dataset: StoredFiles, row_groups: Sequence[int], columns: Sequence[str], names: frozenset[str] | None
+) -> dict[int, HeldChunks]:
     """Fetches the chunks of several row groups. Returns those of each, or nothing if each is to be fetched alone."""
-    ranges = fetched_ranges(dataset, row_groups, columns)
-    alone = sum(len(fetched_ranges(dataset, [row_group], columns)) for row_group in row_groups)
+    ranges = fetched_ranges(dataset, row_groups, columns, names)
+    alone = sum(len(fetched_ranges(dataset, [row_group], columns, names)) for row_group in row_groups)
     if len(ranges) > alone / _FEWER_REQUESTS:  # as many readers send more of them at once
         return {}
     try:
@@ -146,7 +161,7 @@ def _fetch_run(dataset: StoredFiles, row_groups: Sequence[int], columns: Sequenc
         _LOGGER.debug("%s: fetching each of them by itself, because the store failed: %s", place, told(error))
         return {}
     views = [memoryview(each) for each in content]
-    return {row_group: _part(_chunks(dataset, row_group, columns), ranges, views) for row_group in row_groups}
+    return {row_group: _part(_chunks(dataset, row_group, columns, names), ranges, views) for row_group in row_groups}
 
 
 def _part(chunks: Sequence[Range], ranges: Sequence[Range], views: Sequence[memoryview]) -> HeldChunks:

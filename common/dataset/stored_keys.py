@@ -7,7 +7,7 @@ concerns, and compare directories with the bounds in footers or in the row-group
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -35,9 +35,8 @@ class Footers(Protocol):
     def files(self) -> Sequence[DataFile]:
         """All files, in path order."""
 
-    @property
-    def footers(self) -> Sequence[pq.FileMetaData]:
-        """The footer of each file."""
+    def footers_of(self, paths: Sequence[str | None], files: Sequence[int] | None = None) -> Iterator[pq.FileMetaData]:
+        """Yields the footers of some files with the statistics of a column."""
 
     @property
     def has_footers(self) -> bool:
@@ -158,7 +157,7 @@ def _compared(
     if dataset.index is not None:
         file, rows, known = dataset.index.file, dataset.index.rows, dataset.index.statistics(key)
     if known is None:
-        footers = [dataset.footers[number] for number in files]
+        footers = list(dataset.footers_of([key] * len(files), files))
         file = np.repeat(np.asarray(files, np.int64), [footer.num_row_groups for footer in footers])
         rows = np.array([f.row_group(n).num_rows for f in footers for n in range(f.num_row_groups)], np.int64)
         known = footer_statistics(footers, [key] * len(footers), values.type)

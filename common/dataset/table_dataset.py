@@ -89,14 +89,14 @@ def _declared(dataset: StoredFiles) -> Unischema | None:
     """The schema that `write_dataset` stored in files that became a table. Only this schema has the codecs."""
     if not dataset.files:
         return None
-    footer, where = dataset.footer(0), dataset.files[0].path
+    footer, where = dataset.head(0), dataset.files[0].path
     return schema_from_metadata(footer.metadata, where=where)
 
 
 def _as_declared(column: TableColumn, declared: Unischema | None, dataset: StoredFiles) -> UnischemaField | None:
     if declared is None or column.partition:
         return None
-    path = locate(footer_schema(dataset.footer(0)), column, where=dataset.files[0].path)
+    path = locate(footer_schema(dataset.head(0)), column, where=dataset.files[0].path)
     stored = None if path is None else ".".join(path)
     if stored is None or stored not in declared:
         return None

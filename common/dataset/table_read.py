@@ -169,8 +169,9 @@ def _typed(
 ) -> pa.Table:
     """Returns the table's columns, given what was read from some rows of a file, in the table's types."""
     try:
+        head = dataset.head(file)
         for name in held.column_names:
-            refuse_old_calendar(dataset.footer(file), held.column(name), name)
+            refuse_old_calendar(head, held.column(name), name)
     except DecodeError as error:
         raise DecodeError(f"{place}: {error}") from error
     constants = dataset.values_of(file)

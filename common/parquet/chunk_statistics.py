@@ -48,28 +48,34 @@ class ChunkStatistics:
 
 
 def footer_statistics(
-    footers: Sequence[pq.FileMetaData], paths: Sequence[str | None], wanted: pa.DataType | None
+    footers: Iterable[pq.FileMetaData], paths: Sequence[str | None], wanted: pa.DataType | None
 ) -> ChunkStatistics:
     """The statistics of one column in all row groups of the given files, in the column's type in the dataset.
 
     Args:
+        footers: of the files. They need only have the columns whose names begin like the one in ``paths``.
         paths: the column's dotted name in each file; ``None`` where a file lacks the column. If two columns of a file
             have this name, nothing is known about either.
         wanted: the column's type in the dataset; ``None`` for an unreadable column, which has no bounds.
     """
-    numbers: list[int | None] = []
-    types: list[pa.DataType | None] = []
+    of_group: list[pa.DataType | None] = []
+    minimum: list[Any] = []
+    maximum: list[Any] = []
+    null_count: list[int] = []
     for footer, path in zip(footers, paths, strict=True):
         named = [kind for name, kind in bound_types(footer) if name == path]
-        types.append(named[0] if len(named) == 1 else None)
-        numbers.append(flat_columns(footer).get(path or "") if len(named) == 1 else None)
-    of_group = [kind for kind, footer in zip(types, footers, strict=True) for _ in range(footer.num_row_groups)]
-    minimum, maximum, null_count = raw_statistics(footers, numbers, of_group)
-    low, high = bounds_in(minimum, of_group, wanted), bounds_in(maximum, of_group, wanted)
-    known = low is not None and high is not None
+        kinds = [named[0] if len(named) == 1 else None] * footer.num_row_groups
+        number = flat_columns(footer).get(path or "") if len(named) == 1 else None
+        low, high, nulls = raw_statistics([footer], [number], kinds)
+        of_group += kinds
+        minimum += low
+        maximum += high
+        null_count += nulls
+    least, most = bounds_in(minimum, of_group, wanted), bounds_in(maximum, of_group, wanted)
+    known = least is not None and most is not None
     return ChunkStatistics(
-        minimum=low if known else None,
-        maximum=high if known else None,
+        minimum=least if known else None,
+        maximum=most if known else None,
         null_count=np.asarray(null_count, dtype=np.int64),
         exact=bool(is_exact(minimum)),
     )

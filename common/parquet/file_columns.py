@@ -1,26 +1,19 @@
-"""`file_columns`: the columns of a file, so that reading a few of them need not look at all the others.
-
-Files with the same schema share them. They are found by the version of a file, or by comparing the schemas, which takes
-microseconds for each thousand columns.
-"""
+"""`FileColumns`: the columns of a footer by name. Files with the same schema share them (`FooterPart.columns`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..base.memory.lru_cache import LRUCache
 from .int96 import with_int96
-from .native_decode import leaves_of
+from .native_decode import ColumnKind, column_kind, leaves_of
 from .nested import extension_paths, has_extensions, stored_schema, with_whole_extensions
-
-_MOST_COLUMNS = 1 << 16  # of files that were read last
-_MOST_SCHEMAS = 4  # that those of other files are compared with; the footer of each stays in memory
 
 
 class FileColumns:
-    """The columns of a file.
+    """The columns that a footer describes: all of its file, or some.
 
     Attributes:
         arrow, stored: the Arrow schema of the file, and its `footer_schema`.
@@ -37,6 +30,8 @@ class FileColumns:
         self._extensions = extension_paths(self.arrow)
         self._may_change = any(map(has_extensions, self.arrow))
         self._count: int = footer.num_columns
+        self._schema = footer.schema
+        self._kinds: dict[tuple[tuple[str, ...], str], list[ColumnKind]] = {}
         self._numbers: dict[str, list[int]] = {}
         self._map_parts: dict[str, list[int]] = {}
         for number in range(len(footer.schema)):
@@ -54,6 +49,21 @@ class FileColumns:
         """Whether the types are still those of the file's footer, even if the process has registered others since."""
         return not self._may_change or footer.schema.to_arrow_schema().equals(self.arrow, check_metadata=True)
 
+    def kinds(self, names: tuple[str, ...], types: Sequence[pa.DataType] | None, types_key: str) -> list[ColumnKind]:
+        """Returns those of the columns that the core may read.
+
+        Args:
+            types: see `core_columns`.
+            types_key: names these types.
+        """
+        kinds = self._kinds.get((names, types_key))
+        if kinds is None:
+            wanted = [None] * len(names) if types is None else types
+            pairs = [(self.leaves[name], kind) for name, kind in zip(names, wanted, strict=True) if name in self.leaves]
+            possible = [column_kind(self._schema, *leaf, wanted=kind) for leaf, kind in pairs]
+            kinds = self._kinds[names, types_key] = [kind for kind in possible if kind is not None]
+        return kinds
+
     def numbers(self, names: Iterable[str]) -> list[int]:
         """Returns the numbers of the leaf columns that make up the columns with the given dotted names."""
         return sorted({number for name in names for number in self._numbers.get(name, ())})
@@ -67,32 +77,3 @@ class FileColumns:
     def with_whole_extensions(self, names: Sequence[str]) -> list[str]:
         """Returns the columns to read, given the wanted columns of the `stored` schema."""
         return with_whole_extensions(names, self._extensions)
-
-
-_by_file: LRUCache[str, FileColumns] = LRUCache(_MOST_COLUMNS, len)
-_recent: tuple[tuple[pq.FileMetaData, FileColumns], ...] = ()
-
-
-def file_columns(key: str, footer: pq.FileMetaData) -> FileColumns:
-    """Returns the columns of a file.
-
-    Args:
-        key: of the file's version.
-        footer: the file's, or that of one of its row groups.
-    """
-    global _recent
-    known = _by_file.get(key)
-    if known is not None and known.is_current(footer):
-        return known
-    same = (each for other, each in _recent if _has_same_columns(other, footer) and each.is_current(footer))
-    columns = next(same, None)
-    if columns is None:
-        columns = FileColumns(footer)
-        _recent = ((footer, columns), *_recent[: _MOST_SCHEMAS - 1])
-    if known is None:
-        _by_file.keep(key, columns)
-    return columns
-
-
-def _has_same_columns(one: pq.FileMetaData, other: pq.FileMetaData) -> bool:
-    return bool(one.schema.equals(other.schema) and one.metadata == other.metadata)

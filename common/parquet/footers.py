@@ -1,4 +1,4 @@
-"""Reads Parquet footers, in parallel and once per file version in each process."""
+"""Reads whole Parquet footers, once per file version in each process. `group_footers` reads parts of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import logging
 import re
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 from ..base.errors import DatasetError, ParquetryError, access_failed, limit_reached
 from ..base.memory.lru_cache import LRUCache
-from ..base.progress import progress, thread_pool
 from ..base.urls import clean_cause
 from ..storage.files import DataFile
 from ..storage.opening import opened
@@ -25,7 +24,8 @@ from ..storage.store_answers import StoreError, told
 from .footer_check import check_footer
 
 _LOGGER = logging.getLogger(__name__)
-_MOST_KEPT_BYTES = 64 << 20  # as stored; parsed, they take up to ten times as much
+_MOST_KEPT_BYTES = 64 << 20  # of parsed footers, which take up to ten times as much as stored ones
+_GROWTH = 10
 _TAIL_BYTES = 64 << 10
 _SIGNATURE_BYTES = 28
 _UNSUPPORTED = re.compile(r"not (yet )?implemented|unsupported|not supported|support for .* not built", re.IGNORECASE)
@@ -35,21 +35,8 @@ _ANNOTATION = re.compile(
 _ENCRYPTED = "It is encrypted, and parquetry has no keys. Decrypt it first, and read the copy."
 REMOVED = "no longer exists. It was removed after it was listed. Create the pipeline again"
 CLEANED = ", with a newer version of the table if it was cleaned up (vacuum, expired snapshots)"
-_kept: LRUCache[str, pq.FileMetaData] = LRUCache(_MOST_KEPT_BYTES, lambda footer: int(footer.serialized_size))
+_kept: LRUCache[str, pq.FileMetaData] = LRUCache(_MOST_KEPT_BYTES, lambda footer: _GROWTH * int(footer.serialized_size))
 Found = TypeVar("Found")
-
-
-def read_footers(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> list[pq.FileMetaData]:
-    """Returns the footer of each file, in order. A progress bar appears if this takes longer than two seconds.
-
-    Raises:
-        DatasetError: a file is not Parquet or cannot be read. The message names it.
-    """
-    if len(files) <= 2:
-        return [read_footer(filesystem, file) for file in files]
-    with thread_pool(16, "parquetry-footers") as pool:
-        footers = pool.map(lambda file: read_footer(filesystem, file), files)
-        return list(progress(footers, "reading footers", len(files), unit="file"))
 
 
 def read_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
@@ -71,21 +58,27 @@ def load_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
 
     def load() -> pq.FileMetaData:
         with naming_file(file):
-            footer, signed, stored = from_footer(filesystem, file, parse_footer)
-            if signed:  # asking Arrow about an encrypted column chunk would terminate the process
-                raise DatasetError(
-                    f"file {file.shown_path}: expected plain columns, got some that need a key. {_ENCRYPTED}"
-                )
-            footer, rows = check_footer(stored, footer, file.size_bytes)
-            if rows != footer.num_rows:
-                _LOGGER.warning(
-                    "file %s: expected a footer that counts the %s rows of its row groups, got a count of %s. The row "
-                    "groups are read.",
-                    *(file.shown_path, f"{rows:,}", f"{footer.num_rows:,}"),
-                )
-            return footer
+            return check_loaded(file, *from_footer(filesystem, file, parse_footer))
 
     return retry_if_damaged(filesystem, load, f"file {file.shown_path}")
+
+
+def check_loaded(file: DataFile, footer: pq.FileMetaData, signed: bool, stored: bytes) -> pq.FileMetaData:
+    """Returns the footer of a file after `check_footer`, given what `parse_footer` returned.
+
+    Raises:
+        DatasetError, ValueError: the file is encrypted; the footer is damaged.
+    """
+    if signed:  # asking Arrow about an encrypted column chunk would terminate the process
+        raise DatasetError(f"file {file.shown_path}: expected plain columns, got some that need a key. {_ENCRYPTED}")
+    footer, rows = check_footer(stored, footer, file.size_bytes)
+    if rows != footer.num_rows:
+        _LOGGER.warning(
+            "file %s: expected a footer that counts the %s rows of its row groups, got a count of %s. The row groups "
+            "are read.",
+            *(file.shown_path, f"{rows:,}", f"{footer.num_rows:,}"),
+        )
+    return footer
 
 
 def from_footer(filesystem: pafs.FileSystem, file: DataFile, read: Callable[[pa.NativeFile], Found]) -> Found:

@@ -38,8 +38,11 @@ _INT96 = b"\x06"
 _FIXED_12 = b"\x15\x0e\x15\x18"  # the type FIXED_LEN_BYTE_ARRAY, and the length 12
 _NEXT_NUMBER, _NEXT_TEXT, _STOP = b"\x15", b"\x18", b"\0"
 _MOST_KEPT_BYTES = 16 << 20
+_GROWTH = 10  # from a footer as stored to a parsed one
 
-_kept: LRUCache[str, pq.FileMetaData] = LRUCache(_MOST_KEPT_BYTES, lambda footer: int(footer.serialized_size))
+_kept: LRUCache[str, tuple[pq.FileMetaData, pq.FileMetaData]] = LRUCache(
+    _MOST_KEPT_BYTES, lambda both: _GROWTH * int(both[1].serialized_size)
+)
 
 
 class _FinerError(Exception):
@@ -98,8 +101,12 @@ def _in_microseconds(kind: pa.DataType, leaves: Iterator[bool]) -> pa.DataType:
 
 
 def bytes_footer(footer: pq.FileMetaData, key: str) -> pq.FileMetaData:
-    """Returns a footer with its INT96 columns as byte strings of 12. It is kept under ``key``."""
-    return _kept.made(key, lambda: _with_bytes(footer))
+    """Returns a footer with its INT96 columns as byte strings of 12. It is kept under ``key``, the row group's."""
+    known = _kept.get(key)
+    if known is None or known[0] is not footer:
+        known = footer, _with_bytes(footer)
+        _kept.replace(key, known)
+    return known[1]
 
 
 def _with_bytes(footer: pq.FileMetaData) -> pq.FileMetaData:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from itertools import accumulate, repeat
-from typing import Any, TypeAlias, TypedDict
+from itertools import accumulate
+from typing import Any, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +28,17 @@ from .nested import has_extensions, wide
 
 _STORED_BYTES = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 _OFFSET_BYTES = {pa.string().id: 4, pa.binary().id: 4, pa.large_string().id: 8, pa.large_binary().id: 8}
-_ENCODINGS = {"PLAIN", "RLE", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "BIT_PACKED"}
-"""Encodings that chunks may name. Many writers name the last one for levels that flat columns do not have."""
+_ENCODINGS = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 8
+"""The encodings that chunks may name, a bit for each: PLAIN, PLAIN_DICTIONARY, RLE, BIT_PACKED and RLE_DICTIONARY of
+parquet.thrift. Many writers name BIT_PACKED for levels that flat columns do not have.
+"""
+_COMPRESSIONS = {
+    number: CHUNK_COMPRESSIONS[name]
+    for number, name in ((0, "UNCOMPRESSED"), (1, "SNAPPY"), (6, "ZSTD"))
+    if name in CHUNK_COMPRESSIONS
+}
+"""The code of the core for each compression of parquet.thrift."""
+_ZSTD = CHUNK_COMPRESSIONS.get("ZSTD")
 _PREFIX = 4  # bytes that each stored string has for its length
 _SHORT_TEXT = 8  # bytes of a string in a dictionary, on average; more are allocated if they are needed
 _READ_BYTES = 1 << 20  # chunks that follow each other are read together, as long as they stay in the processor's cache
@@ -126,6 +135,31 @@ class OrderedNumbers:
 
     def __len__(self) -> int:
         return self.rows
+
+
+class DescribedColumns(Protocol):
+    """The columns of a footer; `file_columns.FileColumns` is one."""
+
+    def kinds(
+        self, names: tuple[str, ...], types: Sequence[pa.DataType] | None, types_key: str
+    ) -> Sequence[ColumnKind]:
+        """Returns those of the columns that the core may read."""
+
+
+class DescribedGroup(Protocol):
+    """What a footer says about a row group; `group_footers.GroupFooter` is one."""
+
+    @property
+    def columns(self) -> DescribedColumns:
+        """The columns that it describes."""
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the row group."""
+
+    @property
+    def facts(self) -> np.ndarray:
+        """The `CHUNK_FACTS` of each column."""
 
 
 Leaves = Mapping[str, tuple[int, pa.Field]]
@@ -324,10 +358,8 @@ def core_compressions() -> frozenset[str]:
 
 def read_by_core(
     source: pa.NativeFile,
-    footer: pq.FileMetaData,
-    group: int,
+    described: DescribedGroup,
     names: Sequence[str],
-    leaves: Leaves,
     *,
     path: str | None,
     key: str,
@@ -336,12 +368,12 @@ def read_by_core(
     """Reads columns of a row group without Arrow. Returns them by name, except for columns that only Arrow can read.
 
     Args:
-        leaves: the `leaves_of` the file.
+        described: the row group.
         path: where the file is on a local disk; ``None`` if it is not.
         key: names the version of the file, and the row group.
         checked: see `CoreColumns.read`.
     """
-    columns = core_columns(footer, group, tuple(names), lambda: leaves, key)
+    columns = core_columns(lambda: described, tuple(names), key)
     if not columns.columns:
         return {}
     values, _ = columns.read(source if path is None else path, checked=checked)
@@ -365,35 +397,35 @@ def _read_together(columns: Sequence[_Column]) -> list[tuple[int, int]]:
 
 
 def core_columns(
-    footer: pq.FileMetaData,
-    group: int,
+    describe: Callable[[], DescribedGroup],
     names: tuple[str, ...],
-    leaves: Callable[[], Leaves],
     key: str,
     *,
     kinds: Sequence[pa.DataType] | None = None,
+    kinds_key: str = "",
     ordered: frozenset[str] = frozenset(),
 ) -> CoreColumns:
     """Returns the columns of a row group that the core may read: none if it is not compiled.
 
     Args:
-        leaves: returns the `leaves_of` the file.
-        key: names the version of the file, the row group, and ``kinds``.
+        describe: returns what the footer says about the row group.
+        key: names the version of the file, and the row group.
         kinds: the type that each column must have after its offsets are widened to 64 bits. ``None`` allows columns of
             any type, and keeps their offsets.
+        kinds_key: names these types.
         ordered: see `CoreColumns`.
     """
+    key = f"{key}\0{kinds_key}"
     known = _known.get((key, names, ordered))
     if known is not None:
         return known
-    here, wanted = leaves(), repeat(None) if kinds is None else kinds
-    possible = [
-        _column(footer, group, *here[name], wanted=kind)
-        for name, kind in zip(names, wanted, strict=False)
-        if name in here
-    ]
-    columns = tuple(sorted((column for column in possible if column is not None), key=lambda column: column.begin))
-    made = CoreColumns(columns, footer.row_group(group).num_rows, ordered)
+    described = describe()
+    rows = described.rows
+    here = described.columns.kinds(names, kinds, kinds_key) if _COMPRESSIONS else ()
+    facts = described.facts[[kind.leaf for kind in here]].tolist() if here else ()
+    possible = [_column(kind, fact, rows) for kind, fact in zip(here, facts, strict=True)]
+    columns = sorted((column for column in possible if column is not None), key=lambda column: column.begin)
+    made = CoreColumns(columns, rows, ordered)
     _known.keep((key, names, ordered), made)
     return made
 
@@ -424,59 +456,104 @@ def _leaf_count(kind: pa.DataType) -> int:
     return sum(_leaf_count(kind.field(number).type) for number in range(kind.num_fields))
 
 
-def _column(
-    footer: pq.FileMetaData, group: int, leaf: int, field: pa.Field, *, wanted: pa.DataType | None = None
-) -> _Column | None:
-    """Returns how to read a column, or ``None`` if only Arrow can. See `core_columns` about the type ``wanted``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnKind:
+    """What the schema of a file says about a column that the core may read.
+
+    Attributes:
+        leaf: its number in the footer.
+        type: what is made of it.
+        dtype: of its numbers; ``None`` for text, bytes and lists.
+        definition: the largest definition level.
+        empty: the definition level of an empty list; -1 if it is no list.
+        stored: the size of a stored number; 0 for text and bytes.
+        width: the size of a number in memory; 1 for text and bytes.
+        offset_bytes: the size of an offset of a text or list; 0 for numbers.
+    """
+
+    name: str
+    leaf: int
+    type: pa.DataType
+    dtype: np.dtype[Any] | None
+    definition: int
+    empty: int
+    stored: int
+    width: int
+    offset_bytes: int
+
+
+def column_kind(
+    schema: pq.ParquetSchema, leaf: int, field: pa.Field, *, wanted: pa.DataType | None = None
+) -> ColumnKind | None:
+    """Returns the kind of a column, or ``None`` if only Arrow can read it. See `core_columns` about ``wanted``."""
     if wanted is not None and wide(field.type) != wanted:
         return None
-    levels, chunk = footer.schema.column(leaf), footer.row_group(group).column(leaf)
-    kind, rows = field.type, footer.row_group(group).num_rows
-    compression = chunk.compression
-    if not {*chunk.encodings} <= _ENCODINGS or compression not in CHUNK_COMPRESSIONS:
-        return None
-    if compression == "ZSTD" and not has_zstd():
-        return None
+    levels, kind = schema.column(leaf), field.type
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     definition = int(field.nullable) + (1 + int(kind.value_field.nullable) if lists else 0)
     if levels.max_repetition_level != int(lists) or levels.max_definition_level != definition:
         return None
-    size, unpacked = chunk.total_compressed_size, chunk.total_uncompressed_size
-    begin = chunk.data_page_offset
-    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-        begin = min(begin, chunk.dictionary_page_offset)
-    empty, offset_bytes, count = -1, 0, rows
+    empty, offset_bytes, physical = -1, 0, levels.physical_type
     if lists:
         empty, offset_bytes = int(field.nullable), 4 if pa.types.is_list(kind) else 8
-        kind, count = kind.value_type, chunk.num_values
+        kind = kind.value_type
     if is_number(kind):
-        stored, width = _STORED_BYTES.get(chunk.physical_type, 0), kind.bit_width // 8
-        floats = chunk.physical_type in ("FLOAT", "DOUBLE")
-        narrowed = chunk.physical_type == "INT32" and width < stored
-        if pa.types.is_floating(kind) != floats or not (width == stored or narrowed):
+        stored, width = _STORED_BYTES.get(physical, 0), kind.bit_width // 8
+        narrowed = physical == "INT32" and width < stored
+        if pa.types.is_floating(kind) != (physical in ("FLOAT", "DOUBLE")) or not (width == stored or narrowed):
             return None
-        needed = count * stored
-    elif kind.id in _OFFSET_BYTES and not lists and chunk.physical_type == "BYTE_ARRAY":
+    elif kind.id in _OFFSET_BYTES and not lists and physical == "BYTE_ARRAY":
         stored, width, offset_bytes = 0, 1, _OFFSET_BYTES[kind.id]
-        count = needed = unpacked + (_SHORT_TEXT * rows if chunk.has_dictionary_page else 0)
     else:
         return None
     if wanted is not None and offset_bytes:
         offset_bytes = _WIDE_BYTES
+    return ColumnKind(
+        name=field.name,
+        leaf=leaf,
+        type=field.type if wanted is None else wanted,
+        dtype=None if offset_bytes else number_dtype(kind),
+        definition=definition,
+        empty=empty,
+        stored=stored,
+        width=width,
+        offset_bytes=offset_bytes,
+    )
+
+
+def _column(kind: ColumnKind, facts: Sequence[int], rows: int) -> _Column | None:
+    """Returns how to read a column of a row group, or ``None`` if only Arrow can.
+
+    Args:
+        facts: its `CHUNK_FACTS`.
+    """
+    _, _, encodings, codec, values, unpacked, size, begin, dictionary = facts
+    compressed = _COMPRESSIONS.get(codec)
+    if encodings & ~_ENCODINGS or compressed is None or (compressed == _ZSTD and not has_zstd()):
+        return None
+    has_dictionary = dictionary >= 0
+    if dictionary > 0:
+        begin = min(begin, dictionary)
+    lists, stored, offset_bytes = kind.empty >= 0, kind.stored, kind.offset_bytes
+    if stored:
+        count = values if lists else rows
+        needed = count * stored
+    else:
+        count = needed = unpacked + (_SHORT_TEXT * rows if has_dictionary else 0)
     most = max(_MOST_RATIO * size, _LEAST_BYTES)
-    compressed = CHUNK_COMPRESSIONS[compression]
     if min(begin, size - 1, count, unpacked) < 0 or max(needed, unpacked, offset_bytes * rows) > most:
         return None
-    if size > _MOST_CHUNK_BYTES or not (lists or chunk.num_values == rows):
+    if size > _MOST_CHUNK_BYTES or not (lists or values == rows):
         return None
     page_bytes = min(unpacked, _MOST_PAGE_BYTES)
+    levels = kind.definition, kind.empty
     return _Column(
-        name=field.name,
-        type=field.type if wanted is None else wanted,
+        name=kind.name,
+        type=kind.type,
         begin=begin,
         end=begin + size,
-        chunk=(0, begin, size, stored, width, compressed, definition, empty, 0, count, 0, offset_bytes, 0, 0, 0, 0),
-        dtype=None if offset_bytes else number_dtype(kind),
+        chunk=(0, begin, size, stored, kind.width, compressed, *levels, 0, count, 0, offset_bytes, 0, 0, 0, 0),
+        dtype=kind.dtype,
         page_bytes=page_bytes,
         dictionary_bytes=page_bytes if stored else page_bytes * (1 + ENTRY_BYTES // _PREFIX),
         most_bytes=most,

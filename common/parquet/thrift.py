@@ -159,3 +159,20 @@ def struct_places(data: bytes, position: int) -> list[tuple[int, int]]:
     for _ in range(count):
         ends.append(_skip(data, ends[-1], _STRUCT, 0)[1])
     return [*pairwise(ends)]
+
+
+def struct_count(data: bytes) -> int:
+    """Returns the length of the list of structs that the bytes begin with. Raises as `parse_struct`."""
+    return _list_head(data, 0)[1]
+
+
+def number_in(data: bytes, position: int) -> int:
+    """Returns the integer at a place. Raises as `unsigned`."""
+    value, _ = unsigned(data, position)
+    return (value >> 1) ^ -(value & 1)
+
+
+def text_in(data: bytes, position: int) -> bytes:
+    """Returns the byte string at a place. Raises as `unsigned`."""
+    size, begin = unsigned(data, position)
+    return data[begin : begin + size]

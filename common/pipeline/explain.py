@@ -136,7 +136,7 @@ def _requests(plan: Plan) -> list[str]:
         return []
     names = [field.name for field in plan.program.fields if field.name not in dataset.partitions]
     sample = row_groups[np.unique(np.linspace(0, len(row_groups) - 1, _MOST_BLOCKS).astype(int))].tolist()
-    ranges = [fetched_ranges(dataset, [row_group], names) for row_group in sample]
+    ranges = [fetched_ranges(dataset, [row_group], names, frozenset(names)) for row_group in sample]
     fetched = sum(end - first for each in ranges for first, end in each)
     needed = sum(column_bytes(dataset, row_group, names) for row_group in sample)
     return [

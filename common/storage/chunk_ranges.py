@@ -7,13 +7,12 @@ along with the bytes between them (`joined`). Arrow then reads the chunks from m
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import groupby, pairwise
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ..base.progress import thread_pool
 from .request_slots import held_here, spare_slots, using
@@ -35,19 +34,10 @@ PADDING_BYTES = 100
 Range = tuple[int, int]
 
 
-def chunk_ranges(footer: pq.FileMetaData, group: int, columns: Sequence[int], file_bytes: int) -> list[Range]:
-    """Returns the ranges (first byte, end) of the given leaf columns of a row group, in the order of ``columns``."""
-    row_group = footer.row_group(group)
-    ranges = []
-    for number in columns:
-        chunk = row_group.column(number)
-        first = chunk.data_page_offset
-        if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
-            first = min(first, chunk.dictionary_page_offset or first)
-        end = min(first + chunk.total_compressed_size, file_bytes)
-        if 0 <= first < end:
-            ranges.append((first, end))
-    return ranges
+def chunk_ranges(chunks: Iterable[Range], file_bytes: int) -> list[Range]:
+    """Returns the ranges (first byte, end) of column chunks, as far as they lie in a file, in the same order."""
+    inside = ((first, min(end, file_bytes)) for first, end in chunks)
+    return [(first, end) for first, end in inside if 0 <= first < end]
 
 
 def requested_ranges(chunks: Sequence[Range], file_bytes: int) -> list[Range]:

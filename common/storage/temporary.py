@@ -130,6 +130,18 @@ class TemporaryBuffer:
         os.close(self._descriptor)
         self._descriptor = new
 
+    def read(self, begin: int, size: int) -> bytes:
+        """Returns some of the bytes. Any thread may call it, and a forked child may, for what was there before.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        assert self._descriptor is not None
+        content = os.pread(self._descriptor, size, begin)
+        if len(content) != size:
+            raise OSError(f"expected {size} bytes at {begin} of a temporary file, got {len(content)}")
+        return content
+
     def mapped(self) -> pa.Buffer | None:
         """Returns all bytes, or ``None`` if there are none, and closes the file.
 

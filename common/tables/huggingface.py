@@ -22,7 +22,8 @@ from ..base.errors import DatasetError, ParquetryError, SchemaError, missing_pac
 from ..base.urls import clean_cause
 from ..dataset.table import Table, TableColumn, TableFile, TableSource, sorted_files
 from ..parquet.evolution import unify_schemas
-from ..parquet.footers import read_footers, remedy
+from ..parquet.footers import remedy
+from ..parquet.group_footers import stored_footers
 from ..parquet.int96 import footer_schema
 from ..schema.field import UnischemaField
 from ..schema.images import CompressedImageCodec
@@ -64,7 +65,7 @@ def open_huggingface(
     _check_parquet(what, [*files])
     paths = files_of(what, [*files], _readme(what, listing), config=config, split=split)
     chosen = each_once(listing.filesystem, [files[path] for path in paths])
-    footers = read_footers(listing.filesystem, chosen)
+    footers = [footer.head.empty for footer in stored_footers(listing.filesystem, chosen)]
     schemas = [(file.path, _schema_in(footer, file.shown_path)) for file, footer in zip(chosen, footers, strict=True)]
     columns, refused, labels = described(schemas, image_shape)
     made = Table(

@@ -15,7 +15,7 @@ from store_servers import gcs_emulator, gs_url, moto_s3, s3_url
 
 from parquetry.common import Pipeline, write_dataset
 from parquetry.common.base.errors import DatasetError
-from parquetry.common.parquet import footers
+from parquetry.common.parquet import group_footers
 from parquetry.common.storage import hedged_reads, retries
 
 NAMES = ("id", "tags", "image")
@@ -106,7 +106,7 @@ def test_a_fault_is_overcome_or_named(
 def test_a_fault_while_footers_are_read_is_overcome(
     store: str, fault: str, proxies: Callable[[str], tuple[Proxy, Urls]]
 ) -> None:
-    footers._kept.clear()
+    group_footers._stored.clear()
     proxy, urls = proxies(store)
     proxy.spoil(fault)
     assert len(Pipeline(urls, executor="threads")) == ROWS

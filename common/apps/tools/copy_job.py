@@ -28,7 +28,7 @@ from ...base.errors import DatasetError, ParquetryError
 from ...base.process.locks import holder_of
 from ...base.threads import ThreadPool
 from ...dataset.dataset import LABELS_KEY
-from ...parquet.footers import read_footers
+from ...parquet.group_footers import stored_footers
 from ...schema.field import Unischema
 from ...storage.file_cache import COPY
 from ...storage.files import is_data_name, list_files
@@ -273,7 +273,7 @@ class CopyJob:
             DatasetError: it has more or fewer.
         """
         listing = list_files([self._root], filesystem=self._filesystem)
-        rows = sum(footer.num_rows for footer in read_footers(self._filesystem, listing.files))
+        rows = sum(int(footer.rows.sum()) for footer in stored_footers(self._filesystem, listing.files))
         if rows != expected:
             raise DatasetError(
                 f"copy to '{self._root}': expected {expected} rows there, found {rows}. Did another process write to "

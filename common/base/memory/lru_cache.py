@@ -48,6 +48,14 @@ class LRUCache(Generic[Key, Value]):
             while self.size > self.limit and len(self._kept) > 1:
                 self.size -= self._size_of(self._kept.popitem(last=False)[1])
 
+    def replace(self, key: Key, value: Value) -> None:
+        """Keeps a value in place of the one that is kept under this key."""
+        with self._lock:
+            before = self._kept.pop(key, None)
+            if before is not None:
+                self.size -= self._size_of(before)
+        self.keep(key, value)
+
     def made(self, key: Key, make: Callable[[], Value]) -> Value:
         """Returns a value. If it is not kept, makes and keeps it, while other threads that need it wait.
 

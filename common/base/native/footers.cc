@@ -1,9 +1,10 @@
-// Checks Parquet footers, finds their row groups, and measures dictionaries. The bytes may be damaged, so every read is
+// Checks Parquet footers, copies parts of them, and measures dictionaries. The bytes may be damaged, so every read is
 // checked against the end. The functions keep no state, start no threads, and allocate only what their comments say.
 // Source of the rules: parquet.thrift, and the Thrift compact protocol.
 
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 
 #include "thrift.h"
 
@@ -204,6 +205,148 @@ bool check_all(Reader* from, Leaf* leaves, int64_t columns, int64_t limit) {
   return from->ok && has_schema;
 }
 
+constexpr int64_t kFooterFields = 10, kLastBare = 11;
+
+// Writes the compact protocol into memory of a fixed size. After an error, `ok` is false and nothing is written.
+struct Writer {
+  uint8_t* to;
+  int64_t capacity, at = 0;
+  bool ok = true;
+
+  void byte(uint8_t value) {
+    if (at >= capacity) ok = false;
+    if (ok) to[at++] = value;
+  }
+
+  void copy(const uint8_t* from, int64_t bytes) {
+    if (bytes > capacity - at) ok = false;
+    if (!ok) return;
+    std::memcpy(to + at, from, static_cast<size_t>(bytes));
+    at += bytes;
+  }
+
+  void unsigned_number(uint64_t value) {
+    for (; value > 127; value >>= 7) byte(static_cast<uint8_t>(value | 128));
+    byte(static_cast<uint8_t>(value));
+  }
+
+  void number(int64_t value) {
+    unsigned_number((static_cast<uint64_t>(value) << 1) ^ (value < 0 ? ~uint64_t{0} : 0));
+  }
+};
+
+// Reads a column chunk. Returns where what reading needs ends in its metadata: before the first field after the places
+// of its pages. Returns -1 if the fields do not ascend, so that it must be kept as a whole.
+int64_t read_chunk(Reader* from, int64_t* unpacked) {
+  int64_t id = 0, before = 0, end = -1;
+  bool ascends = true;
+  for (int kind = from->field(&id); kind != kStop; kind = from->field(&id)) {
+    ascends = ascends && id > before && (end < 0 || id > 3);
+    before = id;
+    if (id != 3 || kind != kStruct) {
+      from->skip(kind, 1);
+      continue;
+    }
+    int64_t inner = 0, last = 0;
+    end = from->at;
+    for (int part = from->field(&inner); part != kStop; part = from->field(&inner)) {
+      ascends = ascends && inner > last;
+      last = inner;
+      if (inner == 6 && is_integer(part)) {
+        *unpacked = from->number();
+      } else {
+        from->skip(part, 2);
+      }
+      if (inner <= kLastBare) end = from->at;
+    }
+  }
+  return ascends ? end : -1;
+}
+
+bool cut_row_group(Reader* from, int64_t columns, const uint8_t* wanted, int64_t count, bool bare, Writer* writer,
+                   int64_t* rows) {
+  int64_t id = 0, total = 0;
+  bool has_chunks = false, has_rows = false;
+  *rows = 0;
+  for (int kind = from->field(&id); kind != kStop; kind = from->field(&id)) {
+    if (id == 1) {
+      int inner = 0;
+      if (kind != kList || has_chunks || from->list(&inner) != columns || (columns && inner != kStruct)) return false;
+      has_chunks = true;
+      writer->byte(1 << 4 | kList);
+      writer->byte(static_cast<uint8_t>((count < 15 ? count : 15) << 4 | kStruct));
+      if (count >= 15) writer->unsigned_number(static_cast<uint64_t>(count));
+      for (int64_t column = 0; from->ok && column < columns; ++column) {
+        const int64_t begin = from->at;
+        if (!wanted[column]) {
+          from->skip(kStruct, 1);
+          continue;
+        }
+        int64_t unpacked = 0;
+        const int64_t end = read_chunk(from, &unpacked);
+        if (unpacked > 0 && unpacked <= INT64_MAX - total) total += unpacked;
+        if (!bare || end < 0) {
+          writer->copy(from->data + begin, from->at - begin);
+        } else {
+          writer->copy(from->data + begin, end - begin);
+          writer->byte(kStop);  // of the metadata
+          writer->byte(kStop);
+        }
+      }
+    } else if (id == 3) {
+      if (!is_integer(kind) || has_rows) return false;
+      *rows = from->number();
+      has_rows = true;
+    } else {
+      from->skip(kind, 1);
+    }
+  }
+  writer->byte(1 << 4 | kI64);
+  writer->number(total);
+  writer->byte(1 << 4 | kI64);
+  writer->number(*rows);
+  writer->byte(kStop);
+  return from->ok && has_chunks && has_rows && writer->ok;
+}
+
+// What the footer says about a column chunk that is read; `CHUNK_FACTS` in parquet.py.
+struct ChunkFacts {
+  int64_t elsewhere = 0, type = -1, encodings = 0, codec = -1, values = -1, unpacked = -1, size = -1, data = -1,
+          dictionary = -1;
+};
+
+bool read_metadata(Reader* from, ChunkFacts* facts) {
+  int64_t id = 0;
+  for (int kind = from->field(&id); kind != kStop; kind = from->field(&id)) {
+    if (id == 2) {
+      int inner = 0;
+      const int64_t count = kind == kList ? from->list(&inner) : from->fail();
+      if (count && inner != kI32) return false;
+      for (int64_t each = 0; from->ok && each < count; ++each) {
+        const int64_t encoding = from->number();
+        facts->encodings |= int64_t{1} << (encoding >= 0 && encoding < 62 ? encoding : 62);
+      }
+      continue;
+    }
+    int64_t* const number = id == 1    ? &facts->type
+                            : id == 4  ? &facts->codec
+                            : id == 5  ? &facts->values
+                            : id == 6  ? &facts->unpacked
+                            : id == 7  ? &facts->size
+                            : id == 9  ? &facts->data
+                            : id == 11 ? &facts->dictionary
+                                       : nullptr;
+    if (number == nullptr) {
+      from->skip(kind, 2);
+    } else if (is_integer(kind)) {
+      *number = from->number();
+    } else {
+      return false;
+    }
+  }
+  return from->ok;
+}
+
 }  // namespace
 
 // Returns whether a footer passes. After a 0, the caller runs the slow check, which also says what is wrong. `limit` is
@@ -219,31 +362,71 @@ extern "C" __attribute__((visibility("default"))) int64_t parquetry_check_footer
   return passes ? 1 : 0;
 }
 
-// Writes where the list of row groups begins, where each row group begins, and where the last one ends: `groups` + 2
-// numbers. Returns 0 if the footer has another number of row groups.
-extern "C" __attribute__((visibility("default"))) int64_t parquetry_row_groups(const uint8_t* data, int64_t size,
-                                                                               int64_t groups, int64_t* places) {
+// Writes where the value of each field of a footer begins and ends, by its number (1 to 9): 20 numbers, and both 0 for a
+// field that it does not have. Returns the number of bytes of the footer, or -1 if it is malformed.
+extern "C" __attribute__((visibility("default"))) int64_t parquetry_footer_fields(const uint8_t* data, int64_t size,
+                                                                                  int64_t* places) {
   Reader from{data, size};
   int64_t id = 0;
-  bool found = false;
+  for (int number = 0; number < 2 * kFooterFields; ++number) places[number] = 0;
   for (int kind = from.field(&id); kind != kStop; kind = from.field(&id)) {
-    if (id != 4) {
-      from.skip(kind, 1);
-      continue;
-    }
-    int inner = 0;
     const int64_t begin = from.at;
-    if (kind != kList || found || from.list(&inner) != groups || (groups && inner != kStruct)) return 0;
-    *places++ = begin;
-    for (int64_t group = 0; from.ok && group < groups; ++group) {
-      *places++ = from.at;
-      from.skip(kStruct, 1);
-    }
-    if (!from.ok) return 0;
-    *places++ = from.at;
-    found = true;
+    from.skip(kind, 1);
+    if (id < 1 || id >= kFooterFields) continue;
+    if (places[2 * id + 1] != 0) return -1;
+    places[2 * id] = begin;
+    places[2 * id + 1] = from.at;
   }
-  return from.ok && found ? 1 : 0;
+  return from.ok ? from.at : -1;
+}
+
+// Copies the row groups of a footer with only the `wanted` columns, one byte for each. Their total sizes become those of
+// these columns.
+//
+// `begin` is where the list of row groups begins. If `bare`, statistics and all else that reading does not need are left
+// out. Writes where each row group ends in `to`, and how many rows it has. Returns how many bytes were written, which
+// are at most 16 more for each row group than there were; -1 if the footer is not as expected.
+extern "C" __attribute__((visibility("default"))) int64_t parquetry_cut_row_groups(
+    const uint8_t* data, int64_t size, int64_t begin, int64_t groups, int64_t columns, const uint8_t* wanted,
+    int64_t bare, uint8_t* to, int64_t capacity, int64_t* ends, int64_t* rows) {
+  Reader from{data, size, begin};
+  int kind = 0;
+  int64_t count = 0;
+  for (int64_t column = 0; column < columns; ++column) count += wanted[column] != 0;
+  if (from.list(&kind) != groups || (groups && kind != kStruct)) return -1;
+  Writer writer{to, capacity};
+  for (int64_t group = 0; group < groups; ++group) {
+    if (!cut_row_group(&from, columns, wanted, count, bare != 0, &writer, rows + group)) return -1;
+    ends[group] = writer.at;
+  }
+  return from.ok && writer.ok ? writer.at : -1;
+}
+
+// Writes what a row group says about each of its columns. Returns 0 if it is not as expected.
+extern "C" __attribute__((visibility("default"))) int64_t parquetry_chunk_facts(const uint8_t* data, int64_t size,
+                                                                                int64_t columns, int64_t* to) {
+  Reader from{data, size};
+  int64_t id = 0;
+  int kind = from.field(&id), inner = 0;
+  if (kind != kList || id != 1 || from.list(&inner) != columns || (columns && inner != kStruct)) return 0;
+  for (int64_t column = 0; column < columns; ++column) {
+    ChunkFacts facts;
+    bool found = false;
+    id = 0;
+    for (kind = from.field(&id); kind != kStop; kind = from.field(&id)) {
+      if (id == 3 && kind == kStruct && !found) {
+        if (!read_metadata(&from, &facts)) return 0;
+        found = true;
+        continue;
+      }
+      if (id == 1) facts.elsewhere = 1;
+      from.skip(kind, 1);
+    }
+    if (!from.ok || !found) return 0;
+    std::memcpy(to, &facts, sizeof facts);
+    to += sizeof facts / sizeof(int64_t);
+  }
+  return 1;
 }
 
 // Returns the length of the longest value. Each value follows its length (4 bytes, little-endian). Returns -1 if the

@@ -59,7 +59,9 @@ longest_value = _kernel(parquet.longest_value, parquet.longest_value_by_python)
 
 # Without the core, their callers do the work.
 passes = _only_compiled(parquet.passes, False)
-row_group_places = _only_compiled(parquet.row_group_places, None)
+footer_fields = _only_compiled(parquet.footer_fields, None)
+cut_row_groups = _only_compiled(parquet.cut_row_groups, None)
+chunk_facts = _only_compiled(parquet.chunk_facts, None)
 read_cells = _only_compiled(parquet.read_cells, (None, parquet.NO_FILE))
 read_pages = _kernel(parquet.read_pages, lambda _, pages, *__: [None] * len(pages))
 decode_chunks = _only_compiled(parquet.decode_chunks, parquet.NO_FILE)

@@ -1,4 +1,4 @@
-"""Kernels that check Parquet footers, find their row groups, measure dictionaries and decode column chunks.
+"""Kernels that check Parquet footers, copy parts of them, measure dictionaries and decode column chunks.
 
 Each function takes bytes as stored, which may be damaged. Most are only compiled: they leave some bytes to their
 callers, and without the core all of them.
@@ -31,6 +31,21 @@ COMPRESSIONS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "ZSTD": 2}
 """The compressions of column chunks that can be decoded, ``Compression`` in pages.cc; ``ZSTD`` with `zstd` alone."""
 ENTRY_BYTES = 16
 """What each byte string of a dictionary takes beside its bytes."""
+CHUNK_FACTS = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("elsewhere", "type", "encodings", "codec", "values", "unpacked_bytes", "stored_bytes"),
+            *("data_page", "dictionary_page"),
+        )
+    ]
+)
+"""``ChunkFacts`` in footers.cc: fields of ColumnMetaData in parquet.thrift, -1 for one that is not there.
+
+``encodings`` has a bit for each of them, and ``elsewhere`` is 1 if the chunk is in another file.
+"""
+FOOTER_FIELDS = 10
+_GROUP_BYTES = 16  # that a row group may take more than before: its total size may be a larger number
 
 
 def passes(footer: bytes, columns: int, limit: int) -> bool:
@@ -43,13 +58,54 @@ def passes(footer: bytes, columns: int, limit: int) -> bool:
     return bool(CORE.parquetry_check_footer(footer, len(footer), columns, limit))
 
 
-def row_group_places(footer: bytes, groups: int) -> np.ndarray | None:
-    """Returns where the list of row groups begins, where each row group begins, and where the last one ends.
+def footer_fields(footer: bytes) -> tuple[list[range], int] | None:
+    """Returns the place of the value of each field of a footer, by its number, and where the footer ends.
 
-    Returns ``None`` for a footer that does not have this many row groups.
+    The fields are 1 to 9. A field that is not there has an empty range. Returns ``None`` for a malformed footer.
     """
-    places = np.empty(groups + 2, np.int64)
-    return places if CORE.parquetry_row_groups(footer, len(footer), groups, address_of(places)) else None
+    places = np.empty((FOOTER_FIELDS, 2), np.int64)
+    end = int(CORE.parquetry_footer_fields(footer, len(footer), address_of(places)))
+    return ([range(*place) for place in places.tolist()], end) if end >= 0 else None
+
+
+class RowGroupBytes(NamedTuple):
+    """Row groups of a footer.
+
+    Attributes:
+        stored: the row groups, one after the other, as structs of the Thrift compact protocol.
+        ends: where each of them ends there, int64.
+        rows: how many rows each has, int64.
+    """
+
+    stored: bytes
+    ends: np.ndarray
+    rows: np.ndarray
+
+
+def cut_row_groups(footer: bytes, begin: int, groups: int, wanted: bytes, *, bare: bool) -> RowGroupBytes | None:
+    """Returns the row groups of a footer with only some columns; ``None`` if the footer is not as expected.
+
+    Args:
+        begin: where the list of row groups begins.
+        wanted: a byte for each leaf column: 0 leaves it out.
+        bare: whether to leave out statistics, and all else that reading does not need.
+    """
+    ends, rows = np.empty(groups, np.int64), np.empty(groups, np.int64)
+    to = np.empty(len(footer) - begin + _GROUP_BYTES * groups, np.uint8)
+    memory = (address_of(to), len(to), address_of(ends), address_of(rows))
+    size = int(
+        CORE.parquetry_cut_row_groups(footer, len(footer), begin, groups, len(wanted), wanted, int(bare), *memory)
+    )
+    return RowGroupBytes(to[:size].tobytes(), ends, rows) if size >= 0 else None
+
+
+def chunk_facts(group: bytes, columns: int) -> np.ndarray | None:
+    """Returns what a row group of `cut_row_groups` says about each of its columns; ``None`` if it is not as expected.
+
+    The array has the dtype `CHUNK_FACTS`.
+    """
+    facts = np.empty(columns, CHUNK_FACTS)
+    return facts if CORE.parquetry_chunk_facts(group, len(group), columns, address_of(facts)) else None
 
 
 def longest_value(values: bytes) -> int:

@@ -88,9 +88,7 @@ def _describe(
     generate_metadata(os.fspath(url), schema, overwrite=True, filesystem=given, storage_options=storage_options)
     if petastorm_compatible:
         dataset = StoredDataset([os.fspath(url)], filesystem=given, storage_options=storage_options)
-        counts = {
-            file.relative: footer.num_row_groups for file, footer in zip(dataset.files, dataset.footers, strict=True)
-        }
+        counts = dict(zip([file.relative for file in dataset.files], dataset.file_facts.counts.tolist(), strict=True))
         arrow = read_metadata(filesystem, root)
         assert arrow is not None  # generate_metadata has just written it
         write_metadata(filesystem, root, arrow, {**(arrow.metadata or {}), **petastorm_metadata(schema, counts)})

@@ -21,7 +21,6 @@ from ...base.native.kernels import read_cells
 from ...base.process.dataclass import dataclass
 from ...dataset.row_groups import describe_row_group
 from ...parquet.checksums import Verify, later_check, page_check
-from ...parquet.file_columns import file_columns
 from ...parquet.pages import FileBytes, MemoryBytes, find_values
 from ...plan.selection.rows import RowNumbers
 from ...schema.codecs import TensorCodec
@@ -63,6 +62,7 @@ class CellReader:
         self._dataset = dataset
         self._shared_by_workers = shared_by_workers
         self._fields = [f for f in fields if here and f.storage.coded and "." not in f.name]
+        self._names = frozenset([field.name for field in self._fields])
         self._open = OpenFiles()
 
     def read(self, request: ReadRequest) -> ReadResult:
@@ -99,10 +99,10 @@ class CellReader:
         """Returns the file of a row group, and the field's column chunk if it can be read here."""
         groups = self._dataset.row_groups
         file = self._dataset.files[int(groups.file[row_group])]
-        footer, group = self._dataset.group_footer(row_group)
-        columns = file_columns(file.version.key, footer).numbers((field.name,))
+        described = self._dataset.group_footer(row_group, self._names)
+        footer, columns = described.footer, described.columns.numbers((field.name,))
         column = next((number for number in columns if footer.schema.column(number).path == field.name), None)
-        chunk = None if column is None else _plain_chunk(footer, group, column, field)
+        chunk = None if column is None else _plain_chunk(footer, described.group, column, field)
         if chunk is None or chunk.values != groups.rows[row_group] or not chunk.lies_in(file.size_bytes):
             return file, None
         return file, chunk

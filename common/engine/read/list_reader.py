@@ -18,7 +18,7 @@ import pyarrow as pa
 from ...base.memory.arena import BLOCK_REGIONS
 from ...base.memory.arrow_views import as_arrow, is_number
 from ...parquet.checksums import page_check
-from ...parquet.file_columns import FileColumns, file_columns
+from ...parquet.file_columns import FileColumns
 from ...parquet.list_pages import list_numbers
 from ...parquet.nested import stored_type
 from ...schema.field import UnischemaField
@@ -63,8 +63,9 @@ class ListReader:
         self._leaves_out = leaves_out
         self._dataset = dataset
         self._lengths = lengths
-        self._columns: dict[tuple[int, str], int | None] = {}
+        self._columns: dict[tuple[FileColumns, str], int | None] = {}
         self._fields = [f for f in fields if dataset.table is None and _is_list(dataset.types.get(f.name), f)]
+        self._names = frozenset([field.name for field in self._fields])
 
     def read(self, request: ReadRequest) -> ReadResult:
         """As `ColumnReader`."""
@@ -79,13 +80,13 @@ class ListReader:
 
     def _field(self, row_group: int, field: UnischemaField, ends: np.ndarray) -> pa.Array | None:
         file = int(self._dataset.row_groups.file[row_group])
-        footer, group = self._dataset.group_footer(row_group)
+        described = self._dataset.group_footer(row_group, self._names)
+        footer, columns = described.footer, described.columns
         number = self._dataset.types[field.name].value_type
-        if (file, field.name) not in self._columns:
-            columns = file_columns(self._dataset.files[file].version.key, footer)
-            self._columns[file, field.name] = _column(columns, footer.schema, field.name, number)
-        column = self._columns[file, field.name]
-        chunk = None if column is None else _plain_chunk(footer.row_group(group).column(column))
+        if (columns, field.name) not in self._columns:
+            self._columns[columns, field.name] = _column(columns, footer.schema, field.name, number)
+        column = self._columns[columns, field.name]
+        chunk = None if column is None else _plain_chunk(footer.row_group(described.group).column(column))
         if chunk is None or chunk.compression in self._leaves_out:
             return None
         stored = self._bytes(file, chunk)

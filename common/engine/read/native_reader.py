@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from ...base.errors import ParquetryError
 from ...base.memory.arrow_views import is_number
-from ...parquet.file_columns import file_columns
 from ...parquet.native_decode import CoreColumns, OrderedNumbers, core_columns
 from ...parquet.nested import wide
 from ...schema.codecs import ReadListCodec
@@ -53,6 +52,7 @@ class CoreReader:
         self._fields = {name: field for name, (field, kind) in by_name.items() if kind is not None}
         self._kinds = {name: kind for name, (_, kind) in by_name.items() if kind is not None}
         self._names = tuple(self._fields)
+        self._chosen = frozenset(self._names)
         self._all_kinds = list(self._kinds.values())
         self._kinds_text = "\0".join(map(str, self._all_kinds))
         self._files: dict[int, tuple[str, str]] = {}
@@ -110,14 +110,17 @@ class CoreReader:
         """Returns the columns that the core may read, some of them put in order; ``None`` if there are none."""
         groups = self._dataset.row_groups
         file_key = self._place(int(groups.file[row_group]))[1]
-        footer, group = self._dataset.group_footer(row_group)
         kinds, text = self._all_kinds, self._kinds_text
         if names is not self._names:
             kinds = [self._kinds[name] for name in names]
             text = "\0".join(map(str, kinds))
-        key = f"{file_key}\0{groups.group[row_group]}\0{text}"
         columns = core_columns(
-            footer, group, names, lambda: file_columns(file_key, footer).leaves, key, kinds=kinds, ordered=ordered
+            lambda: self._dataset.group_footer(row_group, self._chosen),
+            names,
+            f"{file_key}\0{groups.group[row_group]}",
+            kinds=kinds,
+            kinds_key=text,
+            ordered=ordered,
         )
         return columns if columns.columns and columns.rows == groups.rows[row_group] else None
 

@@ -53,17 +53,18 @@ def row_group_slices(
             ]
             yield count, pa.table(columns, names=[field.name for field in fields])
         return
-    footer, group = dataset.group_footer(row_group)
     paths = [dataset.image_bytes.get(field.name, field.name) for field in fields]
 
     def choose(arrow: pa.Schema) -> list[str]:
         return sorted({path for path in (_top(path, arrow) for path in paths) if path is not None})
 
+    names = frozenset(paths)
+    described = dataset.group_footer(row_group, names)
     # Small columns are read together. Large ones are read one by one, which saves a copy.
-    chunk_bytes = footer.row_group(group).total_byte_size // max(footer.num_columns, 1)
+    chunk_bytes = int(described.facts["unpacked_bytes"].sum()) // max(len(described.columns), 1)
     together = chunk_bytes < _LARGE_CHUNK_BYTES
     place = describe_row_group(dataset, row_group)
-    for count, table in read_parts(dataset, row_group, choose, size, pre_buffer=together, advice=_ADVICE):
+    for count, table in read_parts(dataset, row_group, choose, size, names=names, pre_buffer=together, advice=_ADVICE):
         if _is_plain(table, paths):
             yield count, table.select(paths)  # in one call, as there may be thousands of columns
             continue
@@ -71,7 +72,7 @@ def row_group_slices(
         try:
             for name, column in stored.items():
                 if not is_number(column.type):
-                    refuse_old_calendar(footer, column, name)
+                    refuse_old_calendar(described.head, column, name)
         except DecodeError as error:
             raise DecodeError(f"{place}: {error}") from error
         schema = table.schema

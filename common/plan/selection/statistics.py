@@ -14,7 +14,6 @@ import pyarrow as pa
 from ...base.memory.arrow_views import as_arrow, as_numpy
 from ...dataset.dataset import StoredDataset
 from ...parquet.chunk_statistics import UNKNOWN, convert_bounds, footer_statistics
-from ...parquet.file_columns import file_columns
 from .possible import believed
 from .pruning import ColumnStatistics
 
@@ -36,7 +35,7 @@ def stated_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
     kind = dataset.types.get(name)
     if statistics is None:
         paths = [dataset.stored_name(file, name) for file in range(len(dataset.files))]
-        statistics = footer_statistics(dataset.footers, paths, kind)
+        statistics = footer_statistics(dataset.footers_of(paths), paths, kind)
     null_count = statistics.null_count
     if "." in name and _may_be_dictionary_of_text(kind):
         null_count = _unknown_where(null_count == 0, null_count)  # Arrow does not count the nulls of enclosing structs
@@ -78,12 +77,10 @@ def _bytes(dataset: StoredDataset, row_group: int, names: Sequence[str], kind: L
     if indexed is not None:
         return int(indexed[row_group])
     file = int(dataset.row_groups.file[row_group])
-    footer, number = dataset.group_footer(row_group)
-    group = footer.row_group(number)
     columns = [stored for name in names if (stored := dataset.stored_name(file, name)) is not None]
-    leaves = file_columns(dataset.files[file].version.key, footer).field_numbers(columns)
-    chunks = [group.column(leaf) for leaf in leaves]
-    total = sum(chunk.total_compressed_size if kind == "stored" else chunk.total_uncompressed_size for chunk in chunks)
+    described = dataset.group_footer(row_group, frozenset(columns))
+    facts = described.facts[described.columns.field_numbers(columns)]
+    total = facts["stored_bytes" if kind == "stored" else "unpacked_bytes"].sum()
     beside = any(name in dataset.columns and dataset.columns[name].in_files for name in names)
     return int(total) + (int(dataset.listed_bytes[row_group]) if beside else 0)
 

@@ -137,8 +137,8 @@ def assert_same(got: StoredDataset, expected: StoredDataset, names: list[str]) -
 
 def test_the_index_says_what_the_footers_say(indexed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = without_index(indexed)
-    assert len(expected.footers) == 4
-    monkeypatch.setattr(dataset_module, "read_footers", no_footers)
+    assert len(expected.file_facts.counts) == 4
+    monkeypatch.setattr(dataset_module, "_facts_in_footers", no_footers)
     assert_same(opened(indexed), expected, [*FIELDS, "part", "not there"])
 
 
@@ -173,13 +173,8 @@ def test_a_filter_finds_the_same_rows_with_and_without_the_index(
 
 
 def test_one_footer_is_read_without_the_others(indexed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset_module, "read_footers", no_footers)
+    monkeypatch.setattr(dataset_module, "stored_footers", no_footers)
     assert opened(indexed).footer(2).num_rows == ROWS
-
-
-def test_the_footer_of_one_file_is_taken_from_all_when_they_are_there(root: Path) -> None:
-    dataset = without_index(root)
-    assert dataset.footer(3) is dataset.footers[3]
 
 
 def test_only_chosen_columns_are_described_and_the_others_come_from_footers(root: Path) -> None:

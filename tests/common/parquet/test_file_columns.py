@@ -16,7 +16,7 @@ import pytest
 from parquetry.common.dataset.dataset import StoredDataset
 from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.parquet.chunk_statistics import belongs
-from parquetry.common.parquet.file_columns import file_columns
+from parquetry.common.parquet.file_columns import FileColumns
 from parquetry.common.plan.selection.statistics import column_bytes
 
 pytestmark = pytest.mark.versions
@@ -76,16 +76,6 @@ def test_the_work_for_a_row_group_does_not_depend_on_columns_that_are_not_read(s
     assert many < few + 2000  # a loop over all columns takes several instructions for each
 
 
-def test_files_with_the_same_columns_share_them_and_others_do_not(tmp_path: Path) -> None:
-    footer = pq.read_metadata(written(tmp_path / "a", 3) / "0.parquet")
-    same = pq.read_metadata(written(tmp_path / "b", 3) / "0.parquet")
-    more = pq.read_metadata(written(tmp_path / "c", 4) / "0.parquet")
-    columns = file_columns("a", footer)
-    assert file_columns("a", footer) is columns
-    assert file_columns("b", same) is columns
-    assert len(file_columns("c", more)) == len(columns) + 1
-
-
 def test_the_leaves_of_fields_are_those_that_belong_to_them(tmp_path: Path) -> None:
     maps = pa.map_(pa.string(), pa.struct([("key", pa.int8()), ("v", pa.int8())]))
     schema = pa.schema(
@@ -100,6 +90,6 @@ def test_the_leaves_of_fields_are_those_that_belong_to_them(tmp_path: Path) -> N
     pq.write_table(schema.empty_table(), tmp_path / "0.parquet")
     footer = pq.read_metadata(tmp_path / "0.parquet")
     paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
-    columns = file_columns(str(tmp_path), footer)
+    columns = FileColumns(footer)
     for names in (["a"], ["a.b"], ["m"], ["m.key"], ["m.value"], ["a.key"], ["l"], ["a", "a.b", "m.value"], ["none"]):
         assert columns.field_numbers(names) == [n for n, path in enumerate(paths) if belongs(path, names)], names

@@ -1,88 +1,245 @@
-"""A row group is read with a footer that describes only it, and it is the row group of the whole footer."""
+"""Row groups are read with footers that describe only them and their columns, which say what the whole footer says."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import DatasetError
+from parquetry.common.base.memory.lru_cache import LRUCache
 from parquetry.common.base.native.library import is_compiled
 from parquetry.common.dataset.dataset import StoredDataset
-from parquetry.common.dataset.index_writer import write_index
 from parquetry.common.parquet import footers, group_footers
+from parquetry.common.parquet.group_footers import StoredFooter, load_stored_footer, read_stored_footer
 
 pytestmark = pytest.mark.versions
 
-ROWS = 120
+ROWS, GROUP_ROWS = 120, 2
+THREADS = 8
+TABLE = pa.table(
+    {
+        "id": range(ROWS),
+        "a.e": [f"text {n}" for n in range(ROWS)],
+        "a": [{"b": n, "c": {"d": [n] * (n % 3)}} for n in range(ROWS)],
+        "map": pa.array([[("k", n)] for n in range(ROWS)], pa.map_(pa.string(), pa.int64())),
+        "wait": pa.array(range(ROWS), pa.duration("s")),  # its type is only in Arrow's schema
+        "time": pa.array(range(ROWS), pa.timestamp("ns", "Europe/Paris")),
+    }
+)
+CHOICES = {
+    None: ["id", "a.e", "a", "map", "wait", "time"],
+    frozenset(["id"]): ["id"],
+    frozenset(["a.e"]): ["a.e", "a"],
+    frozenset(["a.c.d", "wait"]): ["a", "wait"],
+    frozenset(["map.key", "time", "none"]): ["map", "time"],
+    frozenset(["none"]): ["id"],  # a footer has at least one column
+}
 
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> None:
-    if not is_compiled():
-        pytest.skip("no compiled core")
-    footers._kept.clear()
-    group_footers._stored.clear()
-    group_footers._parsed.clear()
+    for cache in (footers._kept, group_footers._stored, group_footers._cuts, group_footers._groups):
+        cache.clear()
 
 
-def written(folder: Path, files: int = 3) -> Path:
+def written(folder: Path, files: int = 1, **options: Any) -> StoredDataset:
     for number in range(files):
-        first = number * ROWS
-        ids = list(range(first, first + ROWS))
-        table = pa.table({"id": ids, "text": [f"text {n}" for n in ids], "list": [[n] * (n % 4) for n in ids]})
-        pq.write_table(table, folder / f"{number}.parquet", row_group_size=2)
-    write_index(str(folder))
-    return folder
+        pq.write_table(TABLE, folder / f"{number}.parquet", row_group_size=GROUP_ROWS, **options)
+    return StoredDataset([str(folder)])
 
 
-def test_the_row_group_equals_that_of_the_whole_footer(tmp_path: Path) -> None:
-    dataset = StoredDataset([str(written(tmp_path))])
-    for number in (0, 1, 59, 60, 100, 179):
-        footer, group = dataset.group_footer(number)
-        assert (footer.num_row_groups, group) == (1, 0)
-        whole = pq.read_metadata(dataset.files[number // 60].path)
-        assert footer.row_group(0).to_dict() == whole.row_group(number % 60).to_dict()
-        assert footer.schema.equals(whole.schema)
-        assert footer.metadata == whole.metadata
-    assert not footers._kept
+@pytest.mark.parametrize("names", CHOICES, ids=lambda names: " ".join(sorted(names or ["all"])))
+@pytest.mark.parametrize("store_schema", [True, False])
+def test_a_part_of_a_footer_reads_the_rows_that_the_whole_footer_does(
+    names: frozenset[str] | None, store_schema: bool, tmp_path: Path
+) -> None:
+    dataset = written(tmp_path, store_schema=store_schema)
+    whole = pq.read_metadata(tmp_path / "0.parquet")
+    for number in (0, 1, 59):
+        described = dataset.group_footer(number, names)
+        footer, columns = described.footer, CHOICES[names]
+        assert (footer.num_row_groups, footer.num_rows, described.group) == (1, GROUP_ROWS, 0)
+        assert footer.created_by == whole.created_by
+        assert footer.schema.to_arrow_schema().equals(
+            pa.schema([whole.schema.to_arrow_schema().field(name) for name in columns])
+        )
+        assert described.columns.arrow.names == columns
+        chunks = {chunk.path_in_schema: chunk for chunk in map(whole.row_group(number).column, range(8))}
+        size_bytes = 0
+        for leaf in range(footer.num_columns):
+            ours = footer.row_group(0).column(leaf).to_dict()
+            theirs = chunks[ours["path_in_schema"]].to_dict()
+            size_bytes += theirs["total_uncompressed_size"]
+            left_out = {"statistics", "is_stats_set", "has_offset_index", "has_column_index"}
+            assert {key: value for key, value in ours.items() if key not in left_out} == {
+                key: value for key, value in theirs.items() if key not in left_out
+            }
+        assert footer.row_group(0).total_byte_size == size_bytes
+        with pq.ParquetFile(tmp_path / "0.parquet", metadata=footer) as file:
+            expected = pq.ParquetFile(tmp_path / "0.parquet").read_row_group(number, columns=columns)
+            assert file.read().equals(expected.select(columns))
 
 
-@pytest.mark.parametrize("name", ["in order", "shuffled"])
-def test_the_rows_are_those_without_an_index(name: str, tmp_path: Path) -> None:
-    rows = Pipeline(written(tmp_path), executor="threads")
-    rows = rows.shuffle(30, seed=2) if name == "shuffled" else rows
-    found = [repr(row) for row in rows]
-    assert group_footers._parsed
-    (tmp_path / "_row_groups.parquet").unlink()
-    again = Pipeline(tmp_path, executor="threads")
-    assert [repr(row) for row in (again.shuffle(30, seed=2) if name == "shuffled" else again)] == found
+def test_columns_keep_their_statistics_for_planning(tmp_path: Path) -> None:
+    dataset = written(tmp_path)
+    (footer,) = dataset.footers_of(["id"])
+    whole = pq.read_metadata(tmp_path / "0.parquet")
+    assert (footer.num_row_groups, footer.num_columns, footer.num_rows) == (ROWS // GROUP_ROWS, 1, ROWS)
+    for number in range(footer.num_row_groups):
+        assert footer.row_group(number).column(0).to_dict() == whole.row_group(number).column(0).to_dict()
 
 
-def test_few_footers_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_footers._stored, "limit", 1)
-    monkeypatch.setattr(group_footers._parsed, "limit", 5)
-    dataset = StoredDataset([str(written(tmp_path))])
-    for number in range(0, 180, 7):
-        assert dataset.group_footer(number)[0].num_row_groups == 1
-    assert len(group_footers._stored) == 1
-    assert len(group_footers._parsed) == 5
+@pytest.mark.parametrize("bare", [True, False])
+def test_without_the_compiled_core_the_same_columns_are_cut(
+    bare: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = written(tmp_path)
+    fast = load_stored_footer(dataset.filesystem, dataset.files[0])
+    monkeypatch.setattr(group_footers, "footer_fields", lambda *_: None)
+    monkeypatch.setattr(group_footers, "cut_row_groups", lambda *_, **__: None)
+    slow = load_stored_footer(dataset.filesystem, dataset.files[0])
+    assert slow.rows.tolist() == fast.rows.tolist()
+    for names in CHOICES:
+        ours, theirs = (footer.cut(footer.head.part(names), bare=bare).group(7).footer for footer in (slow, fast))
+        assert ours.schema.equals(theirs.schema)
+        for leaf in range(ours.num_columns):
+            one, other = (footer.row_group(0).column(leaf) for footer in (ours, theirs))
+            assert one.data_page_offset == other.data_page_offset
+            assert one.total_compressed_size == other.total_compressed_size
+        group = fast.cut(fast.head.part(names), bare=bare).group(7)
+        known = group.facts[["values", "unpacked_bytes", "stored_bytes", "data_page", "dictionary_page"]]
+        with monkeypatch.context() as patch:
+            patch.setattr(group_footers, "chunk_facts", lambda *_: None)
+            again = slow.cut(slow.head.part(names), bare=bare).group(7)
+            assert again.facts[[*known.dtype.names]].tolist() == known.tolist()
+
+
+def test_files_with_the_same_schema_share_their_head(tmp_path: Path) -> None:
+    dataset = written(tmp_path, files=3)
+    first, second, third = (read_stored_footer(dataset.filesystem, file) for file in dataset.files)
+    assert first.head is second.head is third.head
+    assert dataset.group_footer(0).columns is dataset.group_footer(100).columns
+
+
+def test_other_columns_are_added_to_those_of_a_file(tmp_path: Path) -> None:
+    dataset = written(tmp_path)
+    assert dataset.group_footer(0, frozenset(["id"])).footer.num_columns == 1
+    assert dataset.group_footer(0, frozenset(["wait"])).footer.num_columns == 2
+    both = dataset.group_footer(3, frozenset(["id"]))
+    assert both.columns.arrow.names == ["id", "wait"]
+    assert dataset.group_footer(3, frozenset(["wait"])) is both
+
+
+@pytest.mark.parametrize("order", ["in order", "shuffled"])
+def test_footers_beyond_the_limit_are_read_again(order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, files=3)
+    rows = Pipeline(tmp_path, ["id", "a.e"], executor="threads")
+    rows = rows.shuffle(30, seed=2) if order == "shuffled" else rows
+    expected = [repr(row) for row in rows]
+    for cache in (group_footers._stored, group_footers._cuts, group_footers._groups):
+        cache.clear()
+        monkeypatch.setattr(cache, "limit", 1)
+    again = Pipeline(tmp_path, ["id", "a.e"], executor="threads")
+    assert [repr(row) for row in (again.shuffle(30, seed=2) if order == "shuffled" else again)] == expected
+    assert len(group_footers._stored) == len(group_footers._cuts) == len(group_footers._groups) == 1
+
+
+def test_columns_that_are_not_read_take_no_memory(tmp_path: Path) -> None:
+    def kept_bytes(columns: int) -> int:
+        folder = tmp_path / str(columns)
+        folder.mkdir()
+        table = pa.table({f"x{number}": np.arange(40, dtype=np.int32) for number in range(columns)})
+        pq.write_table(table, folder / "0.parquet", row_group_size=1)
+        dataset = StoredDataset([str(folder)])
+        group_footers._cuts.clear()
+        dataset.group_footer(0, frozenset(["x0"]))
+        return group_footers._cuts.size
+
+    assert kept_bytes(100) < 1.1 * kept_bytes(2)  # places later in a file are larger numbers
+
+
+class Meeting(LRUCache[Any, Any]):
+    """A cache whose threads have all looked for a value before the first one makes it."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 20)
+        self._looks = threading.Semaphore(0)
+        self.makes = 0
+
+    def get(self, key: Any) -> Any:
+        value = super().get(key)
+        self._looks.release()
+        return value
+
+    def made(self, key: Any, make: Callable[[], Any]) -> Any:
+        def counted() -> Any:
+            if self.makes == 0:
+                self.makes = 1
+                for _ in range(THREADS):
+                    assert self._looks.acquire(timeout=30)
+            else:
+                self.makes += 1
+            return make()
+
+        return super().made(key, counted)
+
+
+@pytest.mark.parametrize("part", ["whole", "row groups"])
+def test_threads_load_a_footer_once(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = written(tmp_path)
+    assert len(dataset.row_groups) == ROWS // GROUP_ROWS
+    meeting = Meeting()
+    monkeypatch.setattr(*((footers, "_kept") if part == "whole" else (group_footers, "_stored")), meeting)
+    with ThreadPoolExecutor(THREADS) as pool:
+        read = (lambda _: dataset.footer(0)) if part == "whole" else dataset.group_footer
+        list(pool.map(read, range(THREADS)))
+    assert meeting.makes == 1
+
+
+@pytest.mark.parametrize("part", ["whole", "row groups"])
+def test_a_footer_that_could_not_be_loaded_is_loaded_again(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = written(tmp_path)
+    module, name = (footers, "load_footer") if part == "whole" else (group_footers, "load_stored_footer")
+    loads: list[str] = []
+    load = getattr(module, name)
+
+    def fails_once(*arguments: Any) -> pq.FileMetaData | StoredFooter:
+        loads.append("load")
+        if len(loads) == 1:
+            raise DatasetError("not now")
+        footer: pq.FileMetaData | StoredFooter = load(*arguments)
+        return footer
+
+    monkeypatch.setattr(module, name, fails_once)
+    read = dataset.footer if part == "whole" else dataset.head
+    with pytest.raises(DatasetError, match="not now"):
+        read(0)
+    assert read(0).num_columns == read(0).num_columns == 8
+    assert len(loads) == 2
 
 
 def test_a_damaged_row_group_is_an_error_that_names_its_file(tmp_path: Path) -> None:
-    dataset = StoredDataset([str(written(tmp_path))])
+    if not is_compiled():
+        pytest.skip("no compiled core")
+    written(tmp_path, files=2)
     path = tmp_path / "1.parquet"
-    assert dataset.row_groups.file[60] == 1
     content = bytearray(path.read_bytes())
     begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     content[content.rindex(b"\x18\x02id\x15", begin) + 5] ^= 1 << 5  # the compression of the last row group
     path.write_bytes(content)
-    dataset = StoredDataset([str(tmp_path)], listing=None)
-    with pytest.raises(DatasetError, match=r"1\.parquet"):
-        footers.load_footer(dataset.filesystem, dataset.files[1])
-    assert group_footers.read_group_footer(dataset.filesystem, dataset.files[1], 3, 60)[0].num_row_groups == 1
-    with pytest.raises(DatasetError, match=r"1\.parquet"):
-        group_footers.read_group_footer(dataset.filesystem, dataset.files[1], 59, 60)
+    dataset = StoredDataset([str(tmp_path)])
+    for read in (footers.load_footer, load_stored_footer):
+        assert read(dataset.filesystem, dataset.files[0])
+        with pytest.raises(DatasetError, match=r"1\.parquet"):
+            read(dataset.filesystem, dataset.files[1])

@@ -17,7 +17,8 @@ from oracle import examples
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import DatasetError
 from parquetry.common.base.native.library import is_compiled
-from parquetry.common.parquet.native_decode import CoreColumns, core_compressions, leaves_of, read_by_core
+from parquetry.common.dataset.dataset import StoredDataset
+from parquetry.common.parquet.native_decode import CoreColumns, core_compressions, read_by_core
 
 pytestmark = [
     pytest.mark.versions,
@@ -182,10 +183,9 @@ def test_columns_of_one_name_are_left_to_arrow(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     same = pa.Table.from_arrays([pa.array([1, 2]), pa.array([3, 4])], names=["x", "x"])
     pq.write_table(same, path)
-    reader = pq.ParquetFile(path)
     with pa.OSFile(str(path)) as source:
-        leaves = leaves_of(reader.metadata, reader.schema_arrow)
-        found = read_by_core(source, reader.metadata, 0, ["x"], leaves, path=str(path), key=str(path), checked=True)
+        described = StoredDataset([str(path)]).group_footer(0)
+        found = read_by_core(source, described, ["x"], path=str(path), key=str(path), checked=True)
     assert found == {}
 
 
@@ -203,9 +203,10 @@ def test_files_of_parquet_mr_are_read_apart(version: str) -> None:
     (path,) = (DATA / "petastorm" / version).rglob("*.parquet")
     reader = pq.ParquetFile(path)
     assert reader.metadata.created_by.startswith("parquet-mr")
-    leaves = leaves_of(reader.metadata, reader.schema_arrow)
+    described = StoredDataset([str(path)]).group_footer(0)
     with pa.OSFile(str(path)) as source:
-        found = read_by_core(source, reader.metadata, 0, [*leaves], leaves, path=str(path), key=str(path), checked=True)
+        names = [*described.columns.leaves]
+        found = read_by_core(source, described, names, path=str(path), key=str(path), checked=True)
     assert len(found) > 3
     for name, values in found.items():
         assert values.equals(reader.read_row_group(0, columns=[name]).column(name).combine_chunks()), name

@@ -596,9 +596,10 @@ def test_members_of_a_struct_that_the_name_mapping_lacks_are_null(tmp_path: Path
 
 def _with_size(table: Any, path: Path) -> Any:
     """Forgets cached footers, which go by size: the manifest still reports the old file's size."""
-    from parquetry.common.parquet import footers
+    from parquetry.common.parquet import group_footers
 
-    footers._kept.clear()
+    group_footers._stored.clear()
+    group_footers._cuts.clear()
     return table
 
 

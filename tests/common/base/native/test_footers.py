@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common.base.native import parquet
-from parquetry.common.base.native.library import CORE
 from parquetry.common.parquet.footer_check import check_slowly
 
 TABLE = pa.table(
@@ -70,25 +69,30 @@ def test_what_passes_the_fast_check_passes_the_slow_one(place: int, bit: int) ->
 @given(data=st.binary(max_size=200), columns=st.integers(0, 5))
 def test_arbitrary_bytes_do_no_harm(data: bytes, columns: int) -> None:
     parquet.passes(data, columns, 1000)
-    parquet.row_group_places(data, columns)
+    parquet.footer_fields(data)
+    parquet.cut_row_groups(data, 0, columns, bytes([1, 0, 1]), bare=True)
 
 
-def test_row_groups_are_found_one_after_the_other() -> None:
+def test_fields_and_row_groups_are_found() -> None:
     footer = footer_of(CONTENT)
-    places = parquet.row_group_places(footer, 2)
-    assert places is not None
-    assert (np.diff(places) > 0).all()
-    assert parquet.row_group_places(footer, 3) is None
+    fields = parquet.footer_fields(footer)
+    assert fields is not None
+    places, end = fields
+    assert end == len(footer)
+    assert [bool(place) for place in places] == [False, *[True] * 4, False, True, True, False, False]
+    columns = pq.read_metadata(io.BytesIO(CONTENT)).num_columns
+    groups = parquet.cut_row_groups(footer, places[4].start, 2, bytes([1]) * columns, bare=False)
+    assert groups is not None
+    assert groups.rows.tolist() == [2, 1]
+    assert groups.ends[-1] == len(groups.stored)
+    assert parquet.cut_row_groups(footer, places[4].start, 3, bytes(columns), bare=False) is None
+    assert parquet.cut_row_groups(footer, places[4].start, 2, bytes(columns + 1), bare=False) is None
 
 
-def test_a_second_list_of_row_groups_is_refused_and_nothing_is_written_beyond_the_numbers() -> None:
+def test_a_second_list_of_row_groups_is_refused() -> None:
     footer = footer_of(CONTENT)
-    places = parquet.row_group_places(footer, 2)
-    assert places is not None
-    head, end = int(places[0]), int(places[-1])
-    again = b"\x09\x08" + footer[head:end]  # a field of type list, whose id (4) is written out
-    double = footer[:end] + again + footer[end:]
-    written = np.full(len(places) + 1, -7, np.int64)
-    assert not CORE.parquetry_row_groups(double, len(double), 2, written.ctypes.data)
-    assert written[-1] == -7
-    assert written[:-1].tolist() == places.tolist()  # so the first list was read
+    fields = parquet.footer_fields(footer)
+    assert fields is not None
+    place = fields[0][4]
+    again = b"\x09\x08" + footer[place.start : place.stop]  # a field of type list, whose id (4) is written out
+    assert parquet.footer_fields(footer[: place.stop] + again + footer[place.stop :]) is None

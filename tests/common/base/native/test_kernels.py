@@ -263,9 +263,21 @@ def passes(draw: Draw) -> Run:
 
 
 @case
-def row_group_places(draw: Draw) -> Run:
-    footer, groups = draw(st.binary(max_size=200)), draw(st.integers(1, 5))
-    return lambda function: function(footer, groups)
+def footer_fields(draw: Draw) -> Run:
+    footer = draw(st.binary(max_size=200))
+    return lambda function: function(footer)
+
+
+@case
+def chunk_facts(draw: Draw) -> Run:
+    content, columns = draw(st.binary(max_size=200)), draw(st.integers(1, 5))
+    return lambda function: function(content, columns)
+
+
+@case
+def cut_row_groups(draw: Draw) -> Run:
+    content, groups = draw(st.binary(max_size=200)), draw(st.integers(1, 5))
+    return lambda function: function(content, 0, groups, b"\1\0", bare=True)
 
 
 @case

@@ -18,6 +18,7 @@ from oracle import examples
 from parquetry.common.base.memory.arrow_views import as_arrow
 from parquetry.common.base.native.library import CORE, has_zstd
 from parquetry.common.base.native.parquet import CHUNK, SLACK, decode_chunks
+from parquetry.common.parquet.group_footers import rewritten
 from parquetry.common.parquet.native_decode import _column
 from parquetry.common.parquet.page_header import data_page
 
@@ -30,9 +31,11 @@ class Chunk:
         sink = io.BytesIO()
         pq.write_table(pa.table([values], schema=schema), sink, **options)
         content = sink.getvalue()
-        footer = pq.read_metadata(io.BytesIO(content))
+        footer = rewritten(pq.read_metadata(io.BytesIO(content)))
         self.rows = len(values)
-        self._column = _column(footer, 0, 0, footer.schema.to_arrow_schema().field(0))
+        described = footer.cut(footer.head.part(None), bare=True).group(0)
+        (kind,) = described.columns.kinds(("x",), None, "")
+        self._column = _column(kind, described.facts[0].tolist(), self.rows)
         assert self._column is not None
         self.bytes = content[self._column.begin : self._column.end]
 
