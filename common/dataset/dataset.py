@@ -117,6 +117,7 @@ class StoredDataset:
         self.max_value_bytes = max_value_bytes
         options = dict(storage_options) if storage_options else None
         self.table = table
+        self._heads: dict[int, pq.FileMetaData] = {}  # of the first file with each schema, if the footers were read
         self._located: dict[tuple[int, str], str | None] = {}
         self._lists = listing is None  # so that only the first process warns
         self._folder: tuple[ForkSafeFileSystem, str] | None = None
@@ -357,7 +358,8 @@ class StoredDataset:
 
     def head(self, file: int) -> pq.FileMetaData:
         """The footer of one file without its row groups: its schema and metadata."""
-        return read_stored_footer(self.filesystem, self.files[file]).head.empty
+        head = self._heads.get(file)
+        return read_stored_footer(self.filesystem, self.files[file]).head.empty if head is None else head
 
     def footers_of(self, paths: Sequence[str | None], files: Sequence[int] | None = None) -> Iterator[pq.FileMetaData]:
         """Yields the footers of some files in order, with the statistics of at least one column.
@@ -671,6 +673,7 @@ def _facts_in_footers(dataset: StoredDataset) -> FileFacts:
                 schema = seen.add(last.empty)
         if schema == len(numbers):
             numbers.append([])
+            dataset._heads[number] = footer.head.empty
         numbers[schema].append(number)
     schemas = [
         FileSchema.of(arrow, own, [dataset.files[number].shown_path for number in own[:MOST_EXAMPLES]])

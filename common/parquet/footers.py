@@ -26,7 +26,8 @@ from .footer_check import check_footer
 _LOGGER = logging.getLogger(__name__)
 _MOST_KEPT_BYTES = 64 << 20  # of parsed footers, which take up to ten times as much as stored ones
 _GROWTH = 10
-_TAIL_BYTES = 64 << 10
+FIRST_BYTES = 64 << 10
+"""How much of the end of a file is read at first, if nothing is known of its footer."""
 _SIGNATURE_BYTES = 28
 _UNSUPPORTED = re.compile(r"not (yet )?implemented|unsupported|not supported|support for .* not built", re.IGNORECASE)
 _ANNOTATION = re.compile(
@@ -139,10 +140,14 @@ def parse_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, bool, bytes]:
     return footer, is_signed(tail, footer), tail[:-8]
 
 
-def footer_tail(source: pa.NativeFile) -> bytes | None:
-    """Returns a footer as stored, with the eight bytes after it; ``None`` if it is longer than the file."""
+def footer_tail(source: pa.NativeFile, first_bytes: int = FIRST_BYTES) -> bytes | None:
+    """Returns a footer as stored, with the eight bytes after it; ``None`` if it is longer than the file.
+
+    Args:
+        first_bytes: how much of the file is read at first. If that is not enough, there is a second read.
+    """
     size = source.size()
-    tail: bytes = source.read_at(min(size, _TAIL_BYTES), max(size - _TAIL_BYTES, 0))
+    tail: bytes = source.read_at(min(size, first_bytes), max(size - first_bytes, 0))
     length = int.from_bytes(tail[-8:-4], "little")
     if len(tail) < length + 8 <= size:
         tail = source.read_at(length + 8, size - length - 8)

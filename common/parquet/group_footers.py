@@ -12,12 +12,14 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from ..base.errors import DatasetError
 from ..base.memory.lru_cache import LRUCache
 from ..base.native.kernels import chunk_facts, cut_row_groups, footer_fields, passes
 from ..base.native.parquet import CHUNK_FACTS, FOOTER_FIELDS, RowGroupBytes
@@ -28,7 +30,7 @@ from ..storage.files import DataFile
 from ..storage.retries import retry_if_damaged
 from ..storage.temporary import NoRoomError, TemporaryBuffer
 from .footer_head import FooterHead, FooterPart, footer_head, list_of_structs, struct_with_totals
-from .footers import check_loaded, footer_tail, from_footer, naming_file, parse_footer
+from .footers import FIRST_BYTES, check_loaded, footer_tail, from_footer, naming_file, parse_footer
 from .thrift import field_places, number_in, struct_count, struct_places
 
 _ROWS, _ROW_GROUPS = 3, 4  # of FileMetaData in parquet.thrift
@@ -39,6 +41,7 @@ _PARSED_BYTES = 2 << 10  # about what pyarrow takes for each column of a footer 
 _FOOTER_BYTES = 500  # about what Python takes for each
 _FILES_AT_A_TIME, _THREADS = 64, 16
 _LARGE_BYTES, _LOADING_BYTES = 4 << 20, 32 << 20
+_MOST_ENDS, _LEAST_END_BYTES, _MOST_END_BYTES = 256, 8 << 10, 16 << 20
 _LOGGER = logging.getLogger(__name__)
 _large = ForkLock()
 
@@ -78,7 +81,7 @@ class GroupFooter:
 
     def _facts_slowly(self) -> np.ndarray:
         """Does what `chunk_facts` does, but leaves out what only the compiled core needs."""
-        facts = np.full((len(self.columns), len(CHUNK_FACTS)), -1, np.int64).view(CHUNK_FACTS)[:, 0]
+        facts = np.full((len(self.columns), len(CHUNK_FACTS.names or ())), -1, np.int64).view(CHUNK_FACTS)[:, 0]
         group = self.footer.row_group(self.group)
         for number in range(len(facts)):
             chunk = group.column(number)
@@ -168,7 +171,8 @@ class CutFooter:
         if self.file is None:
             stored = self.groups.stored[begin:end]
         else:
-            stored = self.file.read(self.begin + begin, end - begin)
+            with _spill.lock:  # the file may move to another directory
+                stored = self.file.read(self.begin + begin, end - begin)
         return GroupFooter(self.part, stored, int(self.groups.rows[group]))
 
 
@@ -195,6 +199,11 @@ def read_group_footer(
     known = _groups.get(key)
     if known is not None and known.part is cut.part and known.columns is cut.part.columns:
         return known
+    if group >= len(cut.groups.rows):
+        raise DatasetError(
+            f"file {file.shown_path}: expected row group {group}, got a footer of {len(cut.groups.rows)}. If there is "
+            "a row-group index, write_index() makes a new one."
+        )
     made = cut.group(group)
     _groups.replace(key, made)
     return made
@@ -267,7 +276,8 @@ def stored_footers(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> It
     with thread_pool(at_once, "parquetry-footers") as pool:
 
         def read() -> Iterator[StoredFooter]:
-            for begin in range(0, len(files), _FILES_AT_A_TIME):
+            yield first
+            for begin in range(1, len(files), _FILES_AT_A_TIME):
                 some = files[begin : begin + _FILES_AT_A_TIME]
                 yield from pool.map(lambda file: read_stored_footer(filesystem, file), some)
 
@@ -283,16 +293,31 @@ def load_stored_footer(filesystem: pafs.FileSystem, file: DataFile) -> StoredFoo
 
     def load() -> StoredFooter:
         with naming_file(file):
-            tail = from_footer(filesystem, file, footer_tail)
+            tail = from_footer(filesystem, file, partial(footer_tail, first_bytes=_first_bytes(file)))
             if tail is not None and tail.endswith(b"PAR1"):
                 with _alone_if_large(len(tail)):
                     footer = _quickly_checked(tail[:-8], file.size_bytes)
                 if footer is not None:
+                    _note_length(file, len(tail))
                     return footer
             read = from_footer(filesystem, file, parse_footer) if tail is None else parse_footer(pa.BufferReader(tail))
             return rewritten(check_loaded(file, *read))
 
     return retry_if_damaged(filesystem, load, f"file {file.shown_path}")
+
+
+_ends: LRUCache[str, int] = LRUCache(_MOST_ENDS)
+
+
+def _first_bytes(file: DataFile) -> int:
+    """How much of the end of a file to read at first: a little more than the footers of other files took."""
+    return _ends.get(file.path.removesuffix(file.relative)) or FIRST_BYTES
+
+
+def _note_length(file: DataFile, size_bytes: int) -> None:
+    before = _first_bytes(file)
+    guess = max(_LEAST_END_BYTES, size_bytes + size_bytes // 4, before - before // 8)
+    _ends.replace(file.path.removesuffix(file.relative), min(guess, _MOST_END_BYTES))
 
 
 @contextmanager

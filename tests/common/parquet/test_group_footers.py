@@ -153,6 +153,53 @@ def test_footers_beyond_the_limit_are_read_again(order: str, tmp_path: Path, mon
     assert len(group_footers._stored) == len(group_footers._cuts) == len(group_footers._groups) == 1
 
 
+def test_a_footer_is_loaded_once_to_plan_and_once_to_read_if_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, files=3)
+    loads: list[str] = []
+    load = load_stored_footer
+
+    def counted(filesystem: Any, file: Any) -> StoredFooter:
+        loads.append(file.relative)
+        return load(filesystem, file)
+
+    monkeypatch.setattr(group_footers, "load_stored_footer", counted)
+    monkeypatch.setattr(group_footers._stored, "limit", 1)
+    monkeypatch.setattr(group_footers._groups, "limit", 1)
+    # Room for where the row groups are, but not for what they are.
+    monkeypatch.setattr(group_footers._cuts, "limit", 3 * (group_footers._FOOTER_BYTES + 16 * ROWS // GROUP_ROWS))
+    rows = Pipeline(tmp_path, ["id", "a.e", "time"], executor="threads").shuffle(60, seed=1)
+    assert sorted(int(row["id"]) for row in rows) == sorted([*range(ROWS)] * 3)
+    assert sorted(loads) == sorted([f"{number}.parquet" for number in range(3)] * 2)
+
+
+def test_the_second_footer_of_a_folder_is_read_at_once(tmp_path: Path) -> None:
+    table = pa.table({f"a column with a long name {number}": [1] for number in range(1000)})
+    for number in range(3):
+        pq.write_table(table, tmp_path / f"{number}.parquet")
+    dataset = StoredDataset([str(tmp_path)])
+    group_footers._ends.clear()
+    (first, second, _), reads = dataset.files, []
+
+    class Source:
+        def __init__(self, path: str) -> None:
+            self._file = pa.OSFile(path)
+            self.size = self._file.size
+
+        def read_at(self, count: int, begin: int) -> bytes:
+            reads.append(count)
+            content: bytes = self._file.read_at(count, begin)
+            return content
+
+    for file in (first, second):
+        load_stored_footer(dataset.filesystem, file)
+        reads.clear()
+        footers.footer_tail(Source(file.path), group_footers._first_bytes(file))
+        assert len(reads) == 1
+    assert footers.FIRST_BYTES < reads[0] < 2 * (tmp_path / "0.parquet").stat().st_size
+
+
 def test_columns_that_are_not_read_take_no_memory(tmp_path: Path) -> None:
     def kept_bytes(columns: int) -> int:
         folder = tmp_path / str(columns)
