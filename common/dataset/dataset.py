@@ -117,6 +117,7 @@ class StoredDataset:
         self.max_value_bytes = max_value_bytes
         options = dict(storage_options) if storage_options else None
         self.table = table
+        self._planned: dict[int, pq.FileMetaData] = {}  # see `_planned_footer`
         self._heads: dict[int, pq.FileMetaData] = {}  # of the first file with each schema, if the footers were read
         self._located: dict[tuple[int, str], str | None] = {}
         self._lists = listing is None  # so that only the first process warns
@@ -373,7 +374,12 @@ class StoredDataset:
             yield footer.columns_footer(frozenset() if path is None else frozenset([path]))
 
     def _planned_footer(self, file: int) -> pq.FileMetaData:
-        """As `footer`. Waits for no other thread, because the caller may have the request slot that it waits for."""
+        """The footer as it was when the files were planned, of a store that tells no versions.
+
+        Waits for no other thread, because the caller may have the request slot that it waits for.
+        """
+        if file in self._planned:
+            return self._planned[file]
         return kept_footer(self.files[file]) or load_footer(self.filesystem, self.files[file])
 
     def group_footer(self, row_group: int, names: frozenset[str] | None = None) -> GroupFooter:
@@ -667,6 +673,8 @@ def _facts_in_footers(dataset: StoredDataset) -> FileFacts:
         zip(dataset.files, stored_footers(dataset.filesystem, dataset.files), strict=True)
     ):
         rows.append(footer.rows)
+        if not listed.version.has_version_metadata:
+            dataset._planned[number] = dataset.footer(number)
         if footer.head is not last:
             last = footer.head
             with _naming(listed.shown_path):
