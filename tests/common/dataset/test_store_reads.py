@@ -19,7 +19,9 @@ from s3_server import S3Server, serving
 from benchmarks.http_store import HttpStore
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import DatasetError
+from parquetry.common.dataset.dataset import StoredDataset
 from parquetry.common.engine.read import fetch
+from parquetry.common.parquet.group_footers import GroupFooter
 from parquetry.common.storage import hedged_reads, retries
 from parquetry.common.storage.chunk_ranges import PADDING_BYTES
 from parquetry.common.storage.retries import ATTEMPTS
@@ -145,6 +147,22 @@ def test_bytes_between_the_columns_of_joined_row_groups_are_not_fetched(
     needed = GROUPS * (bounds(file, 1)[0] - bounds(file)[0])
     assert sum(last + 1 - first for first, last in ranges) <= 1.5 * needed + len(ranges) * PADDING_BYTES
     assert len(ranges) > GROUPS // 2
+
+
+def test_joined_row_groups_need_only_the_columns_that_are_read_of_a_footer(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[frozenset[str] | None] = []
+    group_footer = StoredDataset.group_footer
+
+    def asking(dataset: StoredDataset, row_group: int, names: frozenset[str] | None = None) -> GroupFooter:
+        asked.append(names)
+        return group_footer(dataset, row_group, names)
+
+    monkeypatch.setattr(StoredDataset, "group_footer", asking)
+    assert ids_of(over_http(server, "id"), server) == list(range(GROUPS * ROWS))
+    assert len(ranges_of(server)) < GROUPS
+    assert {*asked} <= {frozenset(), frozenset({"id"})}
 
 
 class FaultyStore(Store):
