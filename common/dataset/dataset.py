@@ -36,6 +36,7 @@ from ..parquet.footers import (
     footer_digest,
     kept_footer,
     load_footer,
+    naming_file,
     read_footer,
     remedy,
     why,
@@ -370,8 +371,10 @@ class StoredDataset:
             files: their numbers; ``None`` for all files.
         """
         chosen = self.files if files is None else [self.files[file] for file in files]
-        for path, footer in zip(paths, stored_footers(self.filesystem, chosen), strict=True):
-            yield footer.columns_footer(frozenset() if path is None else frozenset([path]))
+        for file, path, footer in zip(chosen, paths, stored_footers(self.filesystem, chosen), strict=True):
+            with naming_file(file):
+                described = footer.columns_footer(frozenset() if path is None else frozenset([path]))
+            yield described
 
     def _planned_footer(self, file: int) -> pq.FileMetaData:
         """The footer as it was when the files were planned, of a store that tells no versions.

@@ -58,7 +58,8 @@ class GroupFooter:
 
     group = 0
 
-    def __init__(self, part: FooterPart, stored: bytes, rows: int) -> None:
+    def __init__(self, file: DataFile, part: FooterPart, stored: bytes, rows: int) -> None:
+        self._file = file
         self.part = part
         self.columns = part.columns
         self.rows = rows
@@ -69,9 +70,10 @@ class GroupFooter:
         """A footer with this row group alone.
 
         Raises:
-            pa.ArrowException, OSError, ValueError: pyarrow cannot read it.
+            DatasetError: pyarrow cannot read it.
         """
-        return self.part.footer(self._stored, 1, self.rows)
+        with naming_file(self._file):
+            return self.part.footer(self._stored, 1, self.rows)
 
     @cached_property
     def facts(self) -> np.ndarray:
@@ -165,15 +167,15 @@ class CutFooter:
         """Whether it has the columns with these names; ``None`` for all."""
         return self.part.covers(names)
 
-    def group(self, group: int) -> GroupFooter:
-        """Returns what it says about a row group."""
+    def group(self, file: DataFile, group: int) -> GroupFooter:
+        """Returns what it says about a row group of the file that it is of."""
         begin, end = int(self.groups.ends[group - 1]) if group else 0, int(self.groups.ends[group])
         if self.file is None:
             stored = self.groups.stored[begin:end]
         else:
             with _spill.lock:  # the file may move to another directory
                 stored = self.file.read(self.begin + begin, end - begin)
-        return GroupFooter(self.part, stored, int(self.groups.rows[group]))
+        return GroupFooter(file, self.part, stored, int(self.groups.rows[group]))
 
 
 _stored: LRUCache[str, StoredFooter] = LRUCache(_MOST_STORED_BYTES, lambda footer: footer.num_bytes)
@@ -204,7 +206,7 @@ def read_group_footer(
             f"file {file.shown_path}: expected row group {group}, got a footer of {len(cut.groups.rows)}. If there is "
             "a row-group index, write_index() makes a new one."
         )
-    made = cut.group(group)
+    made = cut.group(file, group)
     _groups.replace(key, made)
     return made
 
@@ -217,8 +219,9 @@ def _cut_footer(filesystem: pafs.FileSystem, file: DataFile, names: frozenset[st
         return known
     stored = read_stored_footer(filesystem, file)
     before = known.part.names if known is not None else frozenset()
-    part = stored.head.part(None if names is None or before is None else names | before)
-    cut = _spilled(stored.cut(part, bare=True))
+    with naming_file(file):
+        part = stored.head.part(None if names is None or before is None else names | before)
+        cut = _spilled(stored.cut(part, bare=True))
     _cuts.replace(key, cut)
     return cut
 

@@ -109,17 +109,19 @@ def test_without_the_compiled_core_the_same_columns_are_cut(
     slow = load_stored_footer(dataset.filesystem, dataset.files[0])
     assert slow.rows.tolist() == fast.rows.tolist()
     for names in CHOICES:
-        ours, theirs = (footer.cut(footer.head.part(names), bare=bare).group(7).footer for footer in (slow, fast))
+        ours, theirs = (
+            footer.cut(footer.head.part(names), bare=bare).group(dataset.files[0], 7).footer for footer in (slow, fast)
+        )
         assert ours.schema.equals(theirs.schema)
         for leaf in range(ours.num_columns):
             one, other = (footer.row_group(0).column(leaf) for footer in (ours, theirs))
             assert one.data_page_offset == other.data_page_offset
             assert one.total_compressed_size == other.total_compressed_size
-        group = fast.cut(fast.head.part(names), bare=bare).group(7)
+        group = fast.cut(fast.head.part(names), bare=bare).group(dataset.files[0], 7)
         known = group.facts[["values", "unpacked_bytes", "stored_bytes", "data_page", "dictionary_page"]]
         with monkeypatch.context() as patch:
             patch.setattr(group_footers, "chunk_facts", lambda *_: None)
-            again = slow.cut(slow.head.part(names), bare=bare).group(7)
+            again = slow.cut(slow.head.part(names), bare=bare).group(dataset.files[0], 7)
             assert again.facts[[*known.dtype.names]].tolist() == known.tolist()
 
 
@@ -290,3 +292,10 @@ def test_a_damaged_row_group_is_an_error_that_names_its_file(tmp_path: Path) -> 
         assert read(dataset.filesystem, dataset.files[0])
         with pytest.raises(DatasetError, match=r"1\.parquet"):
             read(dataset.filesystem, dataset.files[1])
+
+
+def test_a_row_group_that_only_pyarrow_refuses_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    group = written(tmp_path).group_footer(0, frozenset(["id"]))
+    group._stored = group._stored[:-1]  # as it would be if the core had let damage pass
+    with pytest.raises(DatasetError, match=r"0\.parquet"):
+        _ = group.footer

@@ -21,6 +21,8 @@ from parquetry.common.base.native.parquet import CHUNK, SLACK, decode_chunks
 from parquetry.common.parquet.group_footers import rewritten
 from parquetry.common.parquet.native_decode import _column
 from parquetry.common.parquet.page_header import data_page
+from parquetry.common.storage.file_versions import FileVersion
+from parquetry.common.storage.files import DataFile
 
 
 class Chunk:
@@ -33,7 +35,8 @@ class Chunk:
         content = sink.getvalue()
         footer = rewritten(pq.read_metadata(io.BytesIO(content)))
         self.rows = len(values)
-        described = footer.cut(footer.head.part(None), bare=True).group(0)
+        file = DataFile(version=FileVersion(path="x.parquet", size_bytes=len(content)), relative="x.parquet")
+        described = footer.cut(footer.head.part(None), bare=True).group(file, 0)
         (kind,) = described.columns.kinds(("x",), None, "")
         self._column = _column(kind, described.facts[0].tolist(), self.rows)
         assert self._column is not None
