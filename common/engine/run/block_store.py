@@ -153,7 +153,8 @@ class BlockStore:
         self._pool = ThreadPool(threads, "parquetry-fetch")
         self._handles: OrderedDict[BlockKey, BlockHandle] = OrderedDict()
         self._streams: dict[tuple[int, int], _Stream] = {}  # by source and stream
-        self._behind: dict[tuple[int, int], _Stream] = {}  # those in which more may be read ahead
+        self._behind: dict[tuple[int, int], _Stream] = {}  # those that moved on, or wait for memory
+        self._further: OrderedDict[tuple[int, int], _Stream] = OrderedDict()  # those that wait for a thread
         self._loading: dict[BlockKey, BlockHandle] = {}  # the last blocks of runs, until `_reads` sees them loaded
         self._growth: dict[int, float] = {}  # of the blocks of each source, from their estimated size
         self._loaded_bytes = 0
@@ -203,35 +204,40 @@ class BlockStore:
     def read_ahead(self) -> None:
         """Starts loading the next blocks of each stream, as far as the budget allows."""
         for key, stream in list(self._behind.items()):
-            if self._read_ahead(stream):
+            if self._loaded_bytes + stream.run_bytes <= self._memory_limit:
                 del self._behind[key]
+                if len(stream.blocks) > 1:
+                    self._further[key] = stream
+                else:
+                    self._read_run_ahead(key, stream)
+        while self._further and self._reads < self._threads:
+            self._read_run_ahead(*self._further.popitem(last=False))
 
-    def _read_ahead(self, stream: _Stream) -> bool:
-        """Starts loading the next blocks of a stream. Returns ``False`` if some have to wait for memory or a thread."""
-        if self._loaded_bytes + stream.run_bytes > self._memory_limit:
-            return False
-        runs = sum(handle.ends_run for handle in stream.blocks[1:])
-        while runs < self._depth and (key := self._plan.next_block(stream.blocks[-1].key)) is not None:
-            if key in self._handles:
-                run = [self._handles[key]]
-            else:
-                if len(stream.blocks) > 1 and self._reads >= self._threads:
-                    return False
-                run = next(self._runs(self._run_from(key, stream.run_blocks)))
-                stream.run_bytes = sum(handle.num_bytes for handle in run)
-                if self._loaded_bytes + stream.run_bytes > self._memory_limit:
-                    return False
-                self._start(run)
-                stream.run_blocks, stream.run_bytes = min(2 * stream.run_blocks, _MOST_RUN_BLOCKS), 0
-            self.hold(run)
-            stream.blocks += run
-            runs += run[-1].ends_run
-        return True
+    def _read_run_ahead(self, key: tuple[int, int], stream: _Stream) -> None:
+        """Starts loading the next run of a stream, if it may be read ahead and fits into the budget."""
+        if sum(handle.ends_run for handle in stream.blocks[1:]) >= self._depth:
+            return
+        following = self._plan.next_block(stream.blocks[-1].key)
+        if following is None:
+            return
+        if following in self._handles:
+            run = [self._handles[following]]
+        else:
+            run = next(self._runs(self._run_from(following, stream.run_blocks)))
+            stream.run_bytes = sum(handle.num_bytes for handle in run)
+            if self._loaded_bytes + stream.run_bytes > self._memory_limit:
+                self._behind[key] = stream
+                return
+            self._start(run)
+            stream.run_blocks, stream.run_bytes = min(2 * stream.run_blocks, _MOST_RUN_BLOCKS), 0
+        self.hold(run)
+        stream.blocks += run
+        self._further[key] = stream
 
     def _read_further_ahead(self) -> None:
         if self._depth < self._most_depth:
             self._depth = min(2 * self._depth, self._most_depth)
-            self._behind.update(self._streams)
+            self._further.update(self._streams)
 
     def _move_to(self, handle: BlockHandle) -> bool:
         """Makes a block the latest of its stream, and lets go of those before it. Returns ``False`` if it was that."""

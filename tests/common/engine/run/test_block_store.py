@@ -238,25 +238,47 @@ def test_blocks_are_expected_to_grow_as_those_before_them_did() -> None:
     store.close()
 
 
+class Counting(Plan):
+    """Notes for which blocks the next one is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[BlockKey] = []
+
+    def next_block(self, key: BlockKey) -> BlockKey | None:
+        self.asked.append(key)
+        return super().next_block(key)
+
+
+def job_of(source: int, block: int) -> Job:
+    key = BlockKey(source=source, epoch=0, stream=0, block=block)
+    draw = Draw(key=key, items=np.arange(1), places=None, pass_number=0)
+    return Job(number=0, steps=1, count=1, elements=1, draws=(draw,))
+
+
 def test_a_job_looks_only_at_the_streams_that_it_draws_from() -> None:
     """Otherwise, each job of a mix of thousands of sources would cost time for all of them."""
-    asked: list[BlockKey] = []
-
-    class Counting(Plan):
-        def next_block(self, key: BlockKey) -> BlockKey | None:
-            asked.append(key)
-            return super().next_block(key)
-
     plan: Any = Counting()
     fetchers: Any = [GroupsFetcher(1)] * 100
     store = BlockStore(plan, fetchers, threads=1, memory_limit=1 << 30, finish=lambda *_: None)
     for source in range(100):
-        key = BlockKey(source=source, epoch=0, stream=0, block=0)
-        draw = Draw(key=key, items=np.arange(1), places=None, pass_number=0)
-        asked.clear()
-        store.release(store.acquire(Job(number=source, steps=1, count=1, elements=1, draws=(draw,))))
+        plan.asked.clear()
+        store.release(store.acquire(job_of(source, 0)))
         store.read_ahead()
-        assert asked == [key]
+        assert plan.asked == [BlockKey(source=source, epoch=0, stream=0, block=0)]
+    store.close()
+
+
+def test_a_job_does_not_look_at_streams_that_wait_for_a_thread(began: Began) -> None:
+    plan: Any = Counting()
+    fetchers: Any = [Fetcher(began)] * 100
+    store = BlockStore(plan, fetchers, threads=2, memory_limit=1 << 30, finish=lambda *_: None)
+    for source in range(100):
+        store.acquire(job_of(source, 0))
+        store.read_ahead()
+    plan.asked.clear()
+    store.acquire(job_of(0, 1))  # it is still on its way, so more is read ahead in all streams
+    store.read_ahead()
+    assert {key.source for key in plan.asked} == {0}
     store.close()
 
 
