@@ -274,7 +274,7 @@ class DatasetPart(StoredDataset):
             files=tuple(dataset.files[number] for number in files.tolist()),
             metadata_files=(),
         )
-        self._located = {}
+        self._planned, self._heads, self._located = {}, {}, {}
         self._lists = False
         self._folder = dataset._folder
         self.verify = dataset.verify
@@ -292,6 +292,3 @@ class DatasetPart(StoredDataset):
             _described=(dataset.schema, {}, partitions),
             types=dataset.types,
         )
-
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name != "footers"}
