@@ -17,6 +17,7 @@ import pytest
 from cases import every_case
 from processes import run_python
 
+import parquetry
 from parquetry.common.compat.petastorm.module_names import HOMES, INTERNAL
 from parquetry.common.compat.petastorm.unischema import Unischema
 
@@ -165,12 +166,19 @@ def test_a_new_environment_with_the_wheel_runs_a_program(tmp_path: Path) -> None
     packages = environment / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
     with zipfile.ZipFile(next(tmp_path.glob("petastorm-*.whl"))) as wheel:
         wheel.extractall(packages)
-    parquetry = [path for path in sys.path if path and Path(path).resolve() != SHIM]
-    (packages / "parquetry.pth").write_text("\n".join(parquetry))
+    paths = [path for path in sys.path if path and Path(path).resolve() != SHIM]
+    (packages / "others.pth").write_text("\n".join(paths))
+    (packages / "parquetry").mkdir()
+    for path in Path(parquetry.__file__ or "").parent.glob("*.py"):
+        (packages / "parquetry" / path.name).symlink_to(path)
+    for name in ("common", "tf_plugin", "torch_plugin"):  # an editable installation has them elsewhere
+        spec = find_spec(f"parquetry.{name}")
+        assert spec is not None
+        (packages / "parquetry" / name).symlink_to(next(iter(spec.submodule_search_locations or ())))
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     code = f"{PROGRAM}\nfrom importlib.metadata import version\nprint(version('petastorm'))"
     command = [environment / "bin" / "python", "-c", code, REAL]
-    result = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, env=clean, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.stdout.splitlines() == ["True", "0.13.1+parquetry"], result.stderr
 
 
