@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from benchmarks.slow_store import byte_range
 from parquetry.common import Pipeline, write_dataset
-from parquetry.common.dataset import arrow_read
+from parquetry.common.dataset import store_reads
 from parquetry.torch_plugin import ParquetIterable
 
 FILES = [[20, 13], [7, 0, 30], [30]]
@@ -223,7 +223,7 @@ def test_http_gives_the_rows_in_order_whatever_fails_in_between(
 def test_large_row_groups_come_through_temporary_files(
     http: Callable[..., list[str]], faults: tuple[str, ...], expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_read, "_PIECE_BYTES", 1000)  # many pieces for each column chunk
+    monkeypatch.setattr(store_reads, "_PIECE_BYTES", 1000)  # many pieces for each column chunk
     rows = shuffled(Pipeline(http(*faults), executor="threads", memory_limit=1))
     assert "and is read in slices into a temporary file" in rows.explain()
     assert [plain(row) for row in rows] == expected
