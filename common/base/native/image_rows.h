@@ -169,8 +169,7 @@ class ImageRows {
     held_ = down.most();
     line_bytes_ = line_bytes(size);
     // Mixing fewer rows across is faster. Bicubic results depend on the order, and others begin across.
-    const bool overshoots = size.filter == Filter::kBicubic || size.filter == Filter::kPlainBicubic;
-    down_first_ = size.new_height < size.height && !overshoots;
+    down_first_ = size.new_height < size.height && !Axis::overshoots(size.filter);
     lines_ = reinterpret_cast<uint8_t*>(pair_weights_ + 4 * line_ * across_step_);
     std::memset(across_weights_, 0, sizeof(int16_t) * static_cast<size_t>(pair_weights_ - across_weights_));
     for (int64_t x = 0; x < size.new_width; ++x) {

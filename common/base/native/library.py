@@ -33,6 +33,7 @@ _FUNCTIONS = {
     "copy_to_rows": (None, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER),
     "word_order": (_NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER),
     "finish_image": (_NUMBER, _POINTER, _POINTER, _POINTER),
+    "resize_numbers": (_NUMBER, _POINTER, *(_NUMBER,) * 3, _POINTER, *(_NUMBER,) * 4),
     "check_footer": (_NUMBER, _TEXT, _NUMBER, _NUMBER, _NUMBER),
     "footer_fields": (_NUMBER, _TEXT, _NUMBER, _POINTER),
     "cut_row_groups": (_NUMBER, _TEXT, *(_NUMBER,) * 4, _TEXT, _NUMBER, _POINTER, _NUMBER, _POINTER, _POINTER),

@@ -1,11 +1,9 @@
 """Kernels on the pixels of one image, compiled and by numpy: resize, flip, normalize, and put in another layout.
 
-Both implementations write the same values. The compiled one takes images of 8-bit values and leaves others to numpy.
+Both implementations write the same values. The compiled one leaves dtypes and layouts that it does not know to numpy.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +32,7 @@ def resize(image: np.ndarray, out: np.ndarray, filter_number: int) -> None:
         out: ``[new H, new W, C]``, of the same dtype, in any layout.
         filter_number: one of `FILTERS`.
     """
-    if not _finish(image, out, filter_number=filter_number):
+    if not _finish(image, out, filter_number=filter_number) and not _resize_numbers(image, out, filter_number):
         resize_by_numpy(image, out, filter_number)
 
 
@@ -98,7 +96,7 @@ def _finish(
     if image.dtype != np.uint8 or out.dtype != target or not out.flags.writeable or not (image.size and out.size):
         return False
     channels, size = image.shape[2], target.itemsize
-    plain = image.strides[1:] == (channels, 1) and not any(stride % size for stride in out.strides)
+    plain = image[0].flags.c_contiguous and not any(stride % size for stride in out.strides)
     if not plain or not out.flags.aligned or out.shape[2] != channels:
         return False
     pointers: tuple[int | None, int | None] = None, None
@@ -113,13 +111,27 @@ def _finish(
     return bool(CORE.parquetry_finish_image(address_of(described), *pointers))
 
 
+def _resize_numbers(image: np.ndarray, out: np.ndarray, filter_number: int) -> bool:
+    """Resizes an image of uint16 or float32 with the compiled core. Returns false if it cannot."""
+    if image.dtype not in (np.uint16, np.float32) or not image.dtype.isnative or not (image.size and out.size):
+        return False
+    whole = np.ascontiguousarray(image)
+    target = out if out.flags.c_contiguous and out.flags.writeable else np.empty(out.shape, out.dtype)
+    sizes = (address_of(whole), *image.shape, address_of(target), *out.shape[:2], filter_number)
+    if not CORE.parquetry_resize_numbers(*sizes, image.dtype == np.float32):
+        return False
+    if target is not out:
+        np.copyto(out, target)
+    return True
+
+
 def _resampled(image: np.ndarray, axis: int, length: int, filter_number: int) -> np.ndarray:
     """Returns the image with another length along one axis."""
     if image.shape[axis] == length:
         return image
     first, weights, whole = _weights(image.shape[axis], length, filter_number)
     exact = image.dtype == np.uint8
-    sums: Any = _ONE // 2 if exact else 0.0
+    sums = np.asarray(_ONE // 2 if exact else 0.0)
     for number in range(weights.shape[1]):
         places = np.minimum(first + number, image.shape[axis] - 1)
         factors = (whole if exact else weights)[:, number].reshape(-1, *(1,) * (image.ndim - 1 - axis))
@@ -159,9 +171,8 @@ def _weights(old: int, new: int, filter_number: int) -> tuple[np.ndarray, np.nda
     for column in exact.T:  # in order, as the compiled core adds them
         sums += column
     exact /= sums[:, None]
-    whole = np.rint(exact * _ONE).astype(np.int32)
-    whole[np.arange(new), whole.argmax(axis=1)] += _ONE - whole.sum(axis=1, dtype=np.int32)
-    return first, exact, whole
+    until = np.rint(np.add.accumulate(exact, axis=1) * _ONE).astype(np.int32)
+    return first, exact, np.diff(until, axis=1, prepend=0)
 
 
 def _filtered(x: np.ndarray, filter_number: int) -> np.ndarray:

@@ -42,18 +42,30 @@ class Axis {
     return most < old_ ? most : old_;
   }
 
-  // Computes the weights of pixel `to`. `exact` and `weights` have room for `most` values.
-  Span weigh(int64_t to, double* exact, int16_t* weights) const {
+  // Whether the results of a pass may lie outside the range of the pixels.
+  static bool overshoots(Filter filter) { return filter == Filter::kBicubic || filter == Filter::kPlainBicubic; }
+
+  // Computes the weights of pixel `to`, which add up to 1. `exact` has room for `most` values.
+  Span weigh(int64_t to, double* exact) const {
     const Span span = filter_ == Filter::kArea ? covered(to, exact) : filtered(to, exact);
     double sum = 0;
     for (int32_t k = 0; k < span.count; ++k) sum += exact[k];
-    int32_t rest = kOne, largest = 0;
+    for (int32_t k = 0; k < span.count; ++k) exact[k] /= sum;
+    return span;
+  }
+
+  // Computes them out of `kOne`. Their sums are rounded, not each of them: so they add up to `kOne`, and thousands of
+  // small ones are not all rounded in one direction.
+  Span weigh(int64_t to, double* exact, int16_t* weights) const {
+    const Span span = weigh(to, exact);
+    double sum = 0;
+    int64_t before = 0;
     for (int32_t k = 0; k < span.count; ++k) {
-      weights[k] = static_cast<int16_t>(std::lrint(exact[k] / sum * kOne));
-      rest -= weights[k];
-      if (weights[k] > weights[largest]) largest = k;
+      sum += exact[k];
+      const int64_t until = std::lrint(sum * kOne);
+      weights[k] = static_cast<int16_t>(until - before);
+      before = until;
     }
-    weights[largest] = static_cast<int16_t>(weights[largest] + rest);  // an even area stays even
     return span;
   }
 

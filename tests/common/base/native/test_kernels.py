@@ -202,6 +202,10 @@ def made_image(draw: Draw, image: np.ndarray, height: int, width: int) -> Callab
 @case
 def resize(draw: Draw) -> Run:
     image = picture(draw, ["u1", "u1", "u1", "u2", "f4"])
+    if draw(st.integers(0, 4)) == 0:
+        image = np.tile(image, (1, 60, 1))  # a pixel of the result has many small weights
+    if image.dtype == np.float32 and draw(st.booleans()):
+        image[0, 0] = np.nan
     number = draw(st.sampled_from(sorted(set(FILTERS.values()))))
     into = made_image(draw, image, draw(st.integers(1, 90)), draw(st.integers(1, 90)))
     return lambda function: into(lambda out: function(image, out, number))

@@ -23,6 +23,8 @@ from parquetry.common.apps.testing import assert_resumable, assert_same
 from parquetry.common.base.errors import DecodeError, PipelineError, StateError
 from parquetry.common.base.native import kernels, pixels
 from parquetry.common.base.native.jpeg import Parts
+from parquetry.common.base.native.library import is_compiled
+from parquetry.common.engine.steps.image_kernels import resize_into
 from parquetry.common.engine.steps.random_numbers import ItemKeys, uniform
 from parquetry.common.schema.images import CompressedImageCodec as Codec
 
@@ -202,6 +204,31 @@ def test_without_antialiasing_images_are_resized_as_by_opencv(
     for image, resized in zip(values(Pipeline(url, [name]), name), made, strict=True):
         expected = cv2.resize(image, size[::-1], interpolation=flag).reshape(resized.shape)
         assert np.abs(resized.astype(int) - expected).max() <= 1
+
+
+@every_case("width", [3000, 40_000])
+@every_case("channels", [1, 3])
+def test_pixels_of_a_far_smaller_image_weigh_as_they_should(width: int, channels: int) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (3, width, channels), np.uint8)
+    for interpolation in ("bilinear", "bicubic", "area"):
+        made = np.empty((3, 4, channels), np.uint8)
+        kernels.resize(image, made, pixels.FILTERS[interpolation, True])
+        if interpolation == "area":
+            expected = cv2.resize(image, (4, 3), interpolation=cv2.INTER_AREA).reshape(made.shape).astype(int)
+        else:
+            expected = pillows(image, (3, 4), Image.Resampling[interpolation.upper()])
+        assert np.abs(made - expected).max() <= 1
+
+
+@pytest.mark.skipif(not is_compiled(), reason="needs the compiled core")
+@every_case(
+    ("dtype", "shape"), [(np.uint8, (20, 30)), (np.uint8, (20, 30, 3)), (np.uint16, (20, 30)), (np.float32, (9, 9, 2))]
+)
+def test_the_compiled_core_resizes(dtype: Any, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pixels, "resize_by_numpy", lambda *_: pytest.fail("numpy resized"))
+    out = np.zeros((5, 6, *shape[2:]), dtype)
+    resize_into(np.ones(shape, dtype), out, "bilinear")
+    assert (out == 1).all()
 
 
 @every_case("name", ["mask", "free", "depth"])
