@@ -90,16 +90,16 @@ class FooterHead:
         if after is None:
             return whole
         tops = [self._tops[number] for number in numbers]
-        wanted = bytearray(self.empty.num_columns)
+        leaves = bytearray(self.empty.num_columns)
         for top in tops:
-            wanted[top.leaves.start : top.leaves.stop] = bytes([1]) * len(top.leaves)
+            leaves[top.leaves.start : top.leaves.stop] = bytes([1]) * len(top.leaves)
         root = b"\x48" + _text(b"schema") + b"\x15" + _signed(len(tops)) + _STOP  # its name and number of children
         elements = b"".join([self._fields.schema[top.place] for top in tops])
         count = sum(self._elements[number] for number in numbers)
         schema = _list(1 + count) + root + elements
         key_values, orders = after
         fields = self._fields._replace(schema=schema, key_values=key_values, orders=orders)
-        return FooterPart(names, bytes(wanted), _before(fields), _after(fields))
+        return FooterPart(names, bytes(leaves), _before(fields), _after(fields))
 
     def _key_values_and_orders(self, numbers: Sequence[int]) -> tuple[bytes, bytes] | None:
         """Returns both fields for some columns of the top level; ``None`` if they do not fit the schema."""
@@ -169,13 +169,13 @@ class FooterPart:
 
     Attributes:
         names: what the columns were chosen by; ``None`` for all columns.
-        wanted: a byte for each leaf column of the file; 0 if it is left out.
+        leaves: a byte for each leaf column of the file; 0 if it is left out.
         empty: a footer without row groups.
     """
 
-    def __init__(self, names: frozenset[str] | None, wanted: bytes, before: bytes, after: bytes) -> None:
+    def __init__(self, names: frozenset[str] | None, leaves: bytes, before: bytes, after: bytes) -> None:
         self.names = names
-        self.wanted = wanted
+        self.leaves = leaves
         self._before, self._after = before, after
         self._covered = {names}
         self.empty = self.footer(b"", 0, 0)

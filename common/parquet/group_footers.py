@@ -37,6 +37,7 @@ _ROWS, _ROW_GROUPS = 3, 4  # of FileMetaData in parquet.thrift
 _CHUNKS, _GROUP_ROWS, _METADATA, _UNPACKED = 1, 3, 3, 6  # of RowGroup; of ColumnChunk; of ColumnMetaData
 _SMALL_BYTES = 64 << 10  # of row groups that are kept uncompressed
 _MOST_STORED_BYTES, _MOST_CUT_BYTES, _MOST_PARSED_BYTES = 32 << 20, 32 << 20, 16 << 20
+_MOST_SPILLED_BYTES = 256 << 20  # in one temporary file
 _PARSED_BYTES = 2 << 10  # about what pyarrow takes for each column of a footer with one row group
 _FOOTER_BYTES = 500  # about what Python takes for each
 _FILES_AT_A_TIME, _THREADS = 64, 16
@@ -137,7 +138,7 @@ class StoredFooter:
             content = self.content
             if len(content) != self.size_bytes:
                 content = pa.decompress(content, self.size_bytes, codec="zstd", asbytes=True)
-            return CutFooter(part=part, groups=_cut(content, 0, len(self.rows), part.wanted, bare=bare))
+            return CutFooter(part=part, groups=_cut(content, 0, len(self.rows), part.leaves, bare=bare))
 
     def columns_footer(self, names: frozenset[str]) -> pq.FileMetaData:
         """Returns a footer with all row groups, and the statistics of at least the columns with these names."""
@@ -230,7 +231,7 @@ class _Spill:
     """The temporary file of this process for the row groups of files that there is no room for in memory.
 
     Attributes:
-        file: ``None`` until it is needed.
+        file: ``None`` until it is needed. A full one is left to the footers that are in it, and goes with the last.
     """
 
     def __init__(self) -> None:
@@ -248,7 +249,8 @@ def _spilled(cut: CutFooter) -> CutFooter:
         return cut
     try:
         with _spill.lock:
-            if _spill.file is None or _spill.owner != os.getpid():  # a child appends to a file of its own
+            is_full = _spill.file is not None and _spill.file.num_bytes >= _MOST_SPILLED_BYTES
+            if _spill.file is None or is_full or _spill.owner != os.getpid():  # a child appends to a file of its own
                 _spill.file, _spill.owner = TemporaryBuffer(), os.getpid()
             begin = _spill.file.num_bytes
             _spill.file.append(cut.groups.stored)

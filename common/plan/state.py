@@ -203,13 +203,13 @@ def resume(
         StateError: the value is not a state, or belongs to another version, dataset, pipeline or loader worker. The
             error names the difference.
     """
-    found = read_state(text)
-    made, plan = _with_streams_of(made, plan_of, found)
-    found = _parsed(plan, found, worker=worker, workers=workers, strict=strict)
-    made, plan = _with_streams_of(made, plan_of, found)
+    state = read_state(text)
+    made, plan = _with_streams_of(made, plan_of, state)
+    state = _parsed(plan, state, worker=worker, workers=workers, strict=strict)
+    made, plan = _with_streams_of(made, plan_of, state)
     if plan.hashes is None:  # otherwise the server has the plan, and checks when it starts
-        check_position(plan, found)
-    return (made if found.seed in (None, plan.seed) else made.with_seed(found.seed)), found
+        check_position(plan, state)
+    return (made if state.seed in (None, plan.seed) else made.with_seed(state.seed)), state
 
 
 def _with_streams_of(made: Carrier, plan_of: Callable[[Carrier], BasePlan], state: State) -> tuple[Carrier, BasePlan]:

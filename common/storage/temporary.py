@@ -84,7 +84,7 @@ def temporary_file(directory: str | None = None) -> int:
 
 
 class TemporaryBuffer:
-    """Bytes that are appended to a temporary file, and then mapped into memory.
+    """Bytes that are appended to a temporary file, and then mapped into memory. The file goes with the object.
 
     Raises:
         NoRoomError: the file cannot be created.
@@ -162,6 +162,10 @@ class TemporaryBuffer:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # it was not created, or the interpreter ends
+            self.close()
 
 
 def forget(mapped: pa.Buffer) -> None:

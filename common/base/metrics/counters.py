@@ -97,10 +97,8 @@ _PART = slice(26, 29)  # in a row that counts for a part of an iteration: iterat
 _LEFT_BEFORE, _LEFT_OUT = 29, 30  # rows left out: before this epoch, and in total
 _STAGES = slice(Count.STORE_S, Count.BLOCKED_S + 1)
 _CAUSES = (Count.WAITED_STORE_S, Count.WAITED_PARQUET_S, Count.WAITED_DECODE_S, Count.WAITED_TRANSFORM_S)
-_SPLIT_AFTER_S, _SPLIT_EVERY_S = (
-    0.001,
-    0.01,
-)  # a wait is split by cause if it is long, or after a while with those before
+_SPLIT_AFTER_S = 0.001  # a longer wait is split by cause at once,
+_SPLIT_EVERY_S = 0.01  # and others after a while, with those before
 _NOW = {Count.MEMORY_BYTES}
 _LATEST = [Count.BEGAN, Count.FIRST, Count.LAST]
 _SUMMED = [count for count in Count if count not in (Count.OWNER, *_NOW, *_LATEST)]
@@ -376,9 +374,9 @@ class Counters:
 def split_wait(wait_s: float, work: Sequence[float]) -> tuple[float, ...]:
     """Splits a wait into seconds that were due to the store, Parquet, decoding, transforms and hand-over.
 
-    Each part is proportional to what its stage did meanwhile. Reading counts as much as making batches waited for it,
-    because it usually runs ahead, and never more than it took. If all stages together took less than
-    the wait, the rest is in no part.
+    Each part is proportional to what its stage did meanwhile. Reading usually runs ahead. So it counts as much as
+    making batches waited for it, and never more than it took. If all stages together took less than the wait, the rest
+    is in no part.
 
     >>> split_wait(2.0, [0.0, 0.0, 3.0, 1.0, 0.0, 0.0])
     (0.0, 0.0, 1.5, 0.5, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,7 @@ from parquetry.common.base.native.library import is_compiled
 from parquetry.common.dataset.dataset import StoredDataset
 from parquetry.common.parquet import footers, group_footers
 from parquetry.common.parquet.group_footers import StoredFooter, load_stored_footer, read_stored_footer
+from parquetry.common.storage.temporary import TemporaryBuffer
 
 pytestmark = pytest.mark.versions
 
@@ -174,6 +176,26 @@ def test_a_footer_is_loaded_once_to_plan_and_once_to_read_if_there_is_no_room(
     rows = Pipeline(tmp_path, ["id", "a.e", "time"], executor="threads").shuffle(60, seed=1)
     assert sorted(int(row["id"]) for row in rows) == sorted([*range(ROWS)] * 3)
     assert sorted(loads) == sorted([f"{number}.parquet" for number in range(3)] * 2)
+
+
+def test_a_full_temporary_file_goes_with_the_last_footer_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, files=3)
+    files: list[weakref.ref[TemporaryBuffer]] = []
+
+    def counted() -> TemporaryBuffer:
+        file = TemporaryBuffer()
+        files.append(weakref.ref(file))
+        return file
+
+    monkeypatch.setattr(group_footers, "TemporaryBuffer", counted)
+    monkeypatch.setattr(group_footers, "_spill", group_footers._Spill())
+    monkeypatch.setattr(group_footers, "_MOST_SPILLED_BYTES", 1)
+    for cache in (group_footers._stored, group_footers._cuts, group_footers._groups):
+        cache.clear()
+        monkeypatch.setattr(cache, "limit", 1)
+    assert len(list(Pipeline(tmp_path, ["id"], executor="threads").shuffle(60, seed=1))) == 3 * ROWS
+    assert len(files) > 3
+    assert sum(file() is not None for file in files) <= 2  # of the footer that is kept, and the latest
 
 
 def test_the_second_footer_of_a_folder_is_read_at_once(tmp_path: Path) -> None:
