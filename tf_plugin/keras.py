@@ -46,7 +46,7 @@ class StatsCallback(tf.keras.callbacks.Callback):  # Keras has no types
         PipelineError: invalid arguments.
     """
 
-    def __init__(self, dataset: ParquetDataset, target: Any, *, every: int | None = None) -> None:
+    def __init__(self, dataset: ParquetDataset, target: object, *, every: int | None = None) -> None:
         super().__init__()
         _check("StatsCallback", dataset, every=every)
         self._dataset = dataset

@@ -310,7 +310,8 @@ def judge(elements: int, seconds: float, waits: Waits, chain: Chain) -> tuple[Ve
         return "model-bound", f"{waited} The model is the slower side; loading faster would not help."
     parts = {stage: getattr(waits, cause) for stage, cause in _CAUSE_OF.items()}
     bound = bound_of(parts)
-    reason = f"{waited} Most of that ({parts[bound] / wait_s:.0%}) is {_IN_WORDS[bound]}. {advice(bound, chain)[0]}"
+    cause = f"The largest part of that ({parts[bound] / wait_s:.0%}) is {_IN_WORDS[bound]}."
+    reason = f"{waited} {cause} {advice(bound, chain)[0]}"
     return ("store-bound" if bound == STORE else "input-bound"), reason
 
 

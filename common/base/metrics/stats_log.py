@@ -17,7 +17,7 @@ from .watching import stats_of
 _PREFIX = "parquetry"
 
 
-def log_stats(target: Any, source: object, step: int | None = None) -> None:
+def log_stats(target: object, source: object, step: int | None = None) -> None:
     """Logs the stats of a running or latest epoch: ``parquetry/wait_share``, ``parquetry/wait_share_store`` ...
 
     >>> for step, batch in enumerate(loader):  # doctest: +SKIP
@@ -42,7 +42,7 @@ def log_stats(target: Any, source: object, step: int | None = None) -> None:
     stats = _stats(source)
     scalars = {f"{_PREFIX}/{name}": value for name, value in stats.scalars().items()}
     verdict, why = f"{_PREFIX}/verdict", f"{stats.verdict}: {stats.why}"
-    if hasattr(target, "add_scalar"):
+    if hasattr(target, "add_scalar") and hasattr(target, "add_text"):
         for name, value in scalars.items():
             target.add_scalar(name, value, step)
         target.add_text(verdict, why, step)

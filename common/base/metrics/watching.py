@@ -68,8 +68,7 @@ def watch(loader: Iterable[_Element]) -> Watched[_Element]:
 
 def stats_of(loader: object) -> Callable[[], LoaderStats] | None:
     """Returns the `stats` method of a loader, or of the first parquetry object that it iterates, or ``None``."""
-    counted: Any = counted_in(loader)
-    return None if counted is None else counted.stats
+    return getattr(counted_in(loader), "stats", None)
 
 
 def counted_in(loader: object) -> object:

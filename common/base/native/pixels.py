@@ -141,7 +141,7 @@ def _resampled(image: np.ndarray, axis: int, length: int, filter_number: int) ->
         sums = np.clip(sums >> 14, 0, 255)
     elif image.dtype.kind == "u":
         sums = np.clip(np.rint(sums), 0, np.iinfo(image.dtype).max)
-    return sums.astype(image.dtype)  # type: ignore[no-any-return]  # of numpy
+    return sums.astype(image.dtype)
 
 
 def _weights(old: int, new: int, filter_number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

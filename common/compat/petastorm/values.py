@@ -148,9 +148,9 @@ def column_array(column: pa.ChunkedArray) -> np.ndarray:
 def null_partitions(schema: Unischema, columns: Mapping[str, Any]) -> Iterator[str]:
     """Yields the integer fields of a row group whose partition is null, so that a batched reader gives them as NaN."""
     for name, field in schema.fields.items():
-        column: Any = columns.get(name)
+        column = columns.get(name)
         is_whole = field.numpy_dtype is not decimal.Decimal and np.dtype(field.numpy_dtype).kind in "iu"
-        if is_whole and getattr(column, "dtype", None) == np.float64 and np.isnan(column).any():
+        if is_whole and isinstance(column, np.ndarray) and column.dtype == np.float64 and np.isnan(column).any():
             yield name
 
 

@@ -23,11 +23,19 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from cases import every_case
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from processes import PATIENCE_S
 
-from parquetry.common.base.errors import DatasetError, EncodeError, FieldNotFoundError, PipelineError, SchemaError
+from parquetry.common.base.errors import (
+    DatasetError,
+    EncodeError,
+    FieldNotFoundError,
+    ParquetryError,
+    PipelineError,
+    SchemaError,
+)
 from parquetry.common.base.process import locks
 from parquetry.common.schema import (
     CompressedImageCodec,
@@ -139,6 +147,32 @@ def test_columns_and_rows_give_the_same_files(tmp_path: Path) -> None:
     write_dataset(tmp_path / "columns", NUMBERS, columns, row_group_rows=700)
     for name in ("part-00000.parquet", "_common_metadata"):
         assert (tmp_path / "rows" / name).read_bytes() == (tmp_path / "columns" / name).read_bytes()
+
+
+@every_case("dtype", [np.float32, np.float64, np.int64, np.int16, np.bool_])
+@every_case("nullable", [False, True])
+def test_a_series_gives_what_a_list_of_its_values_gives(tmp_path: Path, dtype: Any, nullable: bool) -> None:
+    pandas = pytest.importorskip("pandas")
+    schema = Unischema("s", [UnischemaField("x", dtype, nullable=nullable)])
+    for number, series in enumerate(
+        [
+            pandas.Series([1, 2, 3], index=[7, 8, 9]),
+            pandas.Series([1.5, np.nan, 2.0]),
+            pandas.Series([True, False, True]),
+            pandas.Series([1, None, 3], dtype="Int64"),
+            pandas.Series([1, 2, 300], dtype="int16"),
+        ]
+    ):
+        results = []
+        for values in (series, list(series)):
+            url = tmp_path / f"{number} {len(results)} {np.dtype(dtype)} {nullable}"
+            try:
+                with DatasetWriter(url, schema) as writer:
+                    writer.write_columns({"x": values})
+                results.append(repr(pq.read_table(url)["x"].to_pylist()))
+            except ParquetryError as error:
+                results.append(str(error).partition(":")[0])
+        assert results[0] == results[1]
 
 
 def test_rows_and_columns_may_alternate(tmp_path: Path) -> None:
