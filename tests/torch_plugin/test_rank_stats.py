@@ -43,4 +43,4 @@ def test_all_ranks_learn_which_one_waits_the_most(url: str) -> None:
         waits = [scalars["wait_share_other"] for scalars in gathered.ranks]
         assert waits == pytest.approx([0, 0.1], abs=0.02)
         assert gathered.scalars()["slowest_wait_share_other"] == waits[1]
-        assert gathered.own.waits.other == pytest.approx(100.0 * rank)
+        assert gathered.own.waits.other == pytest.approx(100.0 * rank, abs=2)  # less what jobs took meanwhile
