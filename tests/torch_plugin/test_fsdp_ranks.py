@@ -10,10 +10,6 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 import torch
-import torch.distributed.checkpoint as checkpoint
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torchdata.stateful_dataloader import StatefulDataLoader
 from two_ranks import in_ranks
 
@@ -26,7 +22,11 @@ FIRST, ROWS, BATCH, STOP = 8, 52, 4, 3  # 28 rows are left after 3 steps of 2 ra
 class Training:
     """A small model in shards, and the loader that feeds it."""
 
+    # torch's parts for this take two seconds to import, so only the ranks' processes do.
     def __init__(self, url: str) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
         self.rows = ParquetIterable(url, ["id", "x"]).where(pc.field("id") >= FIRST).shuffle(10, seed=5).batch(BATCH)
         self.loader = StatefulDataLoader(self.rows, batch_size=None, num_workers=2)
         self.model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Linear(8, 1))
@@ -46,6 +46,8 @@ class Training:
         return seen
 
     def state(self) -> dict[str, Any]:
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
         return {"model": get_model_state_dict(self.model), "rows": json.dumps(rank_state(self.loader.state_dict()))}
 
     def weights(self) -> list[float]:
@@ -58,6 +60,8 @@ def whole(url: str) -> tuple[list[list[int]], list[float]]:
 
 
 def begin(url: str, folder: str) -> tuple[list[list[int]], list[float]]:
+    import torch.distributed.checkpoint as checkpoint
+
     training = Training(url)
     seen = training.steps(STOP)
     checkpoint.save(training.state(), checkpoint_id=folder)
@@ -65,6 +69,9 @@ def begin(url: str, folder: str) -> tuple[list[list[int]], list[float]]:
 
 
 def proceed(url: str, folder: str) -> tuple[list[list[int]], list[float]]:
+    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+
     training = Training(url)
     state: dict[str, Any] = {"model": get_model_state_dict(training.model), "rows": ""}
     checkpoint.load(state, checkpoint_id=folder)

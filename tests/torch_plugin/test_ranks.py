@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 import torch
-import torch.distributed.checkpoint as checkpoint
 from ids import ids_by_element as ids
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -82,6 +81,8 @@ class _Checkpointed:
 
 
 def _checkpoint(url: str, folder: str) -> list[list[int]]:
+    import torch.distributed.checkpoint as checkpoint  # takes two seconds, in the ranks' processes alone
+
     training = _Checkpointed(url)
     iterator = iter(training.loader)
     begun = [next(iterator)["id"].tolist() for _ in range(3)]
@@ -90,6 +91,8 @@ def _checkpoint(url: str, folder: str) -> list[list[int]]:
 
 
 def _continue(url: str, folder: str) -> list[list[int]]:
+    import torch.distributed.checkpoint as checkpoint
+
     training = _Checkpointed(url)
     checkpoint.load({"training": training}, checkpoint_id=folder)
     return ids(training.loader)
