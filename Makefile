@@ -15,7 +15,7 @@
 #   make faults         puts faults of the past back into a copy, one at a time: the fast tests must notice each
 #   make test-slow      the tests marked slow: killed processes, memory, long searches, docs, examples
 #   make test-oldest    the tests marked versions, with the lowest versions of all packages that are promised
-#   make test-newest    the same with the newest Python, without torch; also all of Spark, with pyspark 4; needs Java 17
+#   make test-newest    the same with the newest Python, without torch; also all of Spark, with pyspark 4, classic and Connect; needs Java 17
 #   make test-bare      the same with neither framework
 #   make test-trainers  PyTorch trainers: Accelerate, the Hugging Face Trainer, Lightning, Ray; also the notebooks, and
 #                       stores that answer on this machine: S3, Google Cloud Storage, HTTP
@@ -99,6 +99,7 @@ NEWEST_PLUGIN :=
 test-newest: $(VENV_NEWEST)/.built
 	$(VERSIONS) $(VENV_NEWEST)/bin/python -m pytest $(PYTEST) -m "$(OF_VERSIONS)" tests/common tests/every_face $(NEWEST_PLUGIN)
 	$(VENV_NEWEST)/bin/python -m pytest -n 2 --dist worksteal tests/spark
+	PARQUETRY_SPARK=connect $(VENV_NEWEST)/bin/python -m pytest -n 2 --dist worksteal tests/spark
 
 test-bare: $(VENV_BARE)/.built
 	$(VENV_BARE)/bin/python -c "from importlib.util import find_spec; assert not (find_spec('tensorflow') or find_spec('torch'))"
@@ -237,7 +238,7 @@ $(VENV_OLDEST)/.installed: setup.py pyproject.toml constraints-oldest.txt | $(UV
 	touch $@
 
 $(VENV_NEWEST)/.installed: setup.py pyproject.toml constraints-newest.txt | $(UV)
-	$(call new_environment,$(PYTHON_NEWEST),$(@D),constraints-newest.txt,tensorflow$(comma)spark$(comma)test)
+	$(call new_environment,$(PYTHON_NEWEST),$(@D),constraints-newest.txt,tensorflow$(comma)spark-connect$(comma)test)
 	touch $@
 
 $(VENV_BARE)/.installed: setup.py pyproject.toml constraints.txt | $(UV)

@@ -47,8 +47,9 @@ def resolve(
     """Returns the file system of ``url`` and the path within it.
 
     Args:
-        url: a local path (``~`` and relative paths are made absolute), a ``file://`` URL (percent-decoded), or a URL
-            of any scheme that pyarrow or fsspec knows. With ``filesystem``, a path or URL within that file system.
+        url: a local path (``~`` and relative paths are made absolute), a ``file://`` URL (percent-decoded), a
+            ``dbfs:/`` path of Databricks, or a URL of any scheme that pyarrow or fsspec knows. With ``filesystem``, a
+            path or URL within that file system.
         filesystem: a ``pyarrow.fs.FileSystem`` or an fsspec file system to use.
         storage_options: keyword arguments for fsspec. If given, ``s3://`` and ``gs://`` also go through fsspec.
 
@@ -69,7 +70,7 @@ def resolve(
             )
         return _resolve_in(filesystem, text)
     match = _SCHEME.match(text)
-    if match is None or match.group(1).lower() == "file":
+    if match is None or match.group(1).lower() == "file" or (_is_dbfs(text) and not storage_options):
         if storage_options:
             raise DatasetError(
                 f"storage_options for '{shown}': expected none for a local path, got {sorted(storage_options)}. "
@@ -90,7 +91,9 @@ def credentials_advice(url: str, error: BaseException) -> str:
 
 
 def local_path(text: str) -> str:
-    """The absolute path that a local path or a ``file://`` URL names.
+    """The absolute path that a local path, a ``file://`` URL or a ``dbfs:/`` path names.
+
+    Databricks mounts ``dbfs:/Volumes`` as ``/Volumes``, and everything else of ``dbfs:/`` below ``/dbfs``.
 
     Raises:
         DatasetError: the ``file://`` URL names another host.
@@ -105,7 +108,15 @@ def local_path(text: str) -> str:
         return _absolute(unquote(slash + rest))
     if text.lower().startswith("file:/"):  # the short form of RFC 8089, which Java writes
         return _absolute(unquote(text[len("file:") :]))
+    if _is_dbfs(text):
+        path = _absolute(text[len("dbfs:") :])
+        return path if path.startswith("/Volumes/") else f"/dbfs{path}"
     return _absolute(text)
+
+
+def _is_dbfs(text: str) -> bool:
+    path = text[len("dbfs:") :]
+    return text.lower().startswith("dbfs:/") and (path.startswith("///") or not path.startswith("//"))
 
 
 def _absolute(path: str) -> str:

@@ -14,6 +14,9 @@ import pytest
 
 # Executors run this same interpreter and import what tests import.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+# PARQUETRY_SPARK=connect runs the same tests with Spark Connect.
+CONNECT = os.environ.get("PARQUETRY_SPARK") == "connect"
+MASTER = "local[2, 2]"  # each task is tried twice
 _TESTS = str(Path(__file__).resolve().parents[1])
 
 
@@ -38,24 +41,41 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
             pytest.skip("Spark needs Java 17 or newer, and none is installed")
         directory: Path = tmp_path_factory.mktemp("spark")
-        session = (
-            sql.SparkSession.builder.master("local[2, 2]")  # each task is tried twice
-            .config("spark.ui.enabled", "false")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.local.dir", str(directory / "local"))
-            .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-            .config("spark.sql.session.timeZone", "America/New_York")
-            .config("spark.sql.shuffle.partitions", "2")
+        options = {
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(directory / "local"),
+            "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            "spark.sql.session.timeZone": "America/New_York",
+            "spark.sql.shuffle.partitions": "2",
             # Spark 4's defaults, also for 3.5.
-            .config("spark.sql.parquet.datetimeRebaseModeInWrite", "CORRECTED")
-            .config("spark.sql.parquet.int96RebaseModeInWrite", "CORRECTED")
+            "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+            "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
             # Small data: compiling costs more than it saves.
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
-            .config("spark.sql.codegen.wholeStage", "false")
-            .config("spark.sql.adaptive.enabled", "false")
-            .getOrCreate()
-        )
-        session.sparkContext.setLogLevel("OFF")
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.adaptive.enabled": "false",
+        }
+        session = _session(sql.SparkSession.builder, options, patch)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def context(spark: Any) -> Any:
+    """Returns the session's ``SparkContext``, for tests of RDDs."""
+    if CONNECT:
+        pytest.skip("Spark Connect has no RDDs")
+    return spark.sparkContext
+
+
+def _session(builder: Any, options: dict[str, str], patch: pytest.MonkeyPatch) -> Any:
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    if CONNECT:
+        patch.setenv("SPARK_TESTING", "1")  # any free port
+        return builder.remote(MASTER).getOrCreate()
+    session = builder.master(MASTER).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session

@@ -43,15 +43,11 @@ def row_generator(x: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def hello_world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+def hello_world(spark: Any, context: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Writes the dataset of Petastorm's first example, ten rows."""
     url = f"file://{tmp_path_factory.mktemp('hello')}/world"
     with materialize_dataset(spark, url, HelloWorldSchema, 256):
-        rows = (
-            spark.sparkContext.parallelize(range(10))
-            .map(row_generator)
-            .map(lambda x: dict_to_spark_row(HelloWorldSchema, x))
-        )
+        rows = context.parallelize(range(10)).map(row_generator).map(lambda x: dict_to_spark_row(HelloWorldSchema, x))
         frame = spark.createDataFrame(rows, HelloWorldSchema.as_spark_schema())
         frame.coalesce(3).write.mode("overwrite").parquet(url)
     return url

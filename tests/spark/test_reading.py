@@ -13,9 +13,9 @@ pytest.importorskip("pyspark")
 
 from spark_rows import SCHEMA, assert_same_rows, make_row
 
-from parquetry.common import Pipeline, write_dataset
+from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.base.errors import FieldNotFoundError, PipelineError
-from parquetry.common.compat.spark import dataset_as_dataframe, dataset_as_rdd
+from parquetry.common.compat.spark import dataset_as_dataframe, dataset_as_rdd, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +26,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
-def test_an_rdd_holds_the_rows_of_the_dataset_in_order(spark: Any, dataset: str) -> None:
-    assert_same_rows(dataset_as_rdd(dataset, spark, tasks=3).collect(), Pipeline(dataset))
+def test_an_rdd_holds_the_rows_of_the_dataset_in_order(context: Any, dataset: str) -> None:
+    assert_same_rows(dataset_as_rdd(dataset, context, tasks=3).collect(), Pipeline(dataset))
 
 
-def test_an_rdd_has_the_wanted_fields_only(spark: Any, dataset: str) -> None:
+def test_an_rdd_has_the_wanted_fields_only(spark: Any, context: Any, dataset: str) -> None:
     rows = dataset_as_rdd(dataset, spark, ["id", "im.*"]).take(2)
     assert_same_rows(rows, Pipeline(dataset, ["id", "im.*"]).take(2))
     with pytest.raises(FieldNotFoundError, match="nothing_like_it"):
@@ -63,5 +63,14 @@ def test_a_dataframe_may_keep_stored_bytes(spark: Any, dataset: str) -> None:
 
 
 def test_the_session_must_be_one(dataset: str) -> None:
-    with pytest.raises(PipelineError, match="dataset_as_rdd: expected a SparkSession with a SparkContext"):
+    with pytest.raises(PipelineError, match="dataset_as_rdd: expected a SparkSession or a SparkContext"):
         dataset_as_rdd(dataset, "no session")
+
+
+def test_a_session_of_spark_connect_has_no_rdds(spark: Any, dataset: str, tmp_path: Path) -> None:
+    if hasattr(spark, "sparkContext"):
+        pytest.skip("a classic session has RDDs")
+    with pytest.raises(PipelineError, match="dataset_as_rdd: expected a classic Spark session"):
+        dataset_as_rdd(dataset, spark)
+    with pytest.raises(PipelineError, match="write_rows: expected a classic Spark session"):
+        write_rows(spark.range(3), tmp_path / "set", Unischema("s", [UnischemaField("id", np.int64)]))

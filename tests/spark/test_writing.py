@@ -36,14 +36,14 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
-def hadoop_setting(spark: Any, key: str) -> str | None:
-    return spark.sparkContext._jsc.hadoopConfiguration().get(key)
+def setting(spark: Any, key: str) -> str | None:
+    return spark.conf.get(key, None)
 
 
 def test_rows_that_spark_writes_read_back_equal(spark: Any, reference: str, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/a b"
     with materialize_dataset(spark, str(tmp_path / "a b"), SCHEMA):
-        rows = spark.sparkContext.parallelize(range(30), 3).map(lambda i: dict_to_spark_row(SCHEMA, make_row(i)))
+        rows = [dict_to_spark_row(SCHEMA, make_row(i)) for i in range(30)]
         spark.createDataFrame(rows, SCHEMA.as_spark_schema()).write.parquet(url)
     assert_same_rows(by_id(Pipeline(tmp_path / "a b")), Pipeline(reference))
     assert Pipeline(tmp_path / "a b").schema == SCHEMA
@@ -67,13 +67,13 @@ def test_time_stamps_with_nanoseconds_are_refused_because_spark_has_none() -> No
 def test_the_row_group_size_holds_inside_the_block_only(spark: Any, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/set"
     keys = ("parquet.block.size", "parquet.block.size.row.check.min", "parquet.summary.metadata.level")
-    before = [hadoop_setting(spark, key) for key in keys]
+    before = [setting(spark, key) for key in keys]
     schema = Unischema("blobs", [UnischemaField("id", np.int64), UnischemaField("raw", bytes)])
     rows = spark.range(0, 400, 1, 1).selectExpr("id", "cast(repeat(sha2(cast(id as string), 512), 100) as binary) raw")
     with materialize_dataset(spark, url, schema, 1):
-        assert hadoop_setting(spark, "parquet.block.size") == str(1 << 20)
+        assert setting(spark, "parquet.block.size") == str(1 << 20)
         rows.write.option("compression", "uncompressed").parquet(url)
-    assert [hadoop_setting(spark, key) for key in keys] == before
+    assert [setting(spark, key) for key in keys] == before
     groups = [pq.read_metadata(path).num_row_groups for path in (tmp_path / "set").glob("*.parquet")]
     assert sum(groups) >= 4
     assert len(Pipeline(url)) == 400
@@ -81,7 +81,7 @@ def test_the_row_group_size_holds_inside_the_block_only(spark: Any, tmp_path: Pa
 
 def test_a_block_that_fails_leaves_no_metadata_and_restores_the_settings(spark: Any, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/set"
-    before = hadoop_setting(spark, "parquet.block.size")
+    before = setting(spark, "parquet.block.size")
 
     def fails() -> None:
         with materialize_dataset(spark, url, NUMBERS, 2):
@@ -90,7 +90,7 @@ def test_a_block_that_fails_leaves_no_metadata_and_restores_the_settings(spark: 
 
     with pytest.raises(KeyError, match="in the block"):
         fails()
-    assert hadoop_setting(spark, "parquet.block.size") == before
+    assert setting(spark, "parquet.block.size") == before
     assert not list((tmp_path / "set").glob("_*metadata"))
 
 
@@ -208,11 +208,11 @@ def test_arguments_are_checked_before_anything_is_made(
 
 
 def test_only_dataframes_are_written_as_such(spark: Any, tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="write_dataframe: expected a DataFrame of Spark, got 3"):
+    with pytest.raises(PipelineError, match="write_dataframe: expected a SparkSession or a DataFrame of Spark, got 3"):
         write_dataframe(3, tmp_path / "set", NUMBERS)
     with pytest.raises(PipelineError, match="write_rows: expected a SparkSession"):
         write_rows([{"id": 1}], tmp_path / "set", NUMBERS)
-    with pytest.raises(PipelineError, match="encode_dataframe: expected a DataFrame"):
+    with pytest.raises(PipelineError, match="encode_dataframe: expected a SparkSession or a DataFrame"):
         encode_dataframe("df", NUMBERS)
 
 
@@ -233,8 +233,8 @@ def test_executors_write_the_files_in_the_order_of_the_dataframe(spark: Any, ref
     assert not (tmp_path / "set" / ".parquetry-copy").exists()
 
 
-def test_an_rdd_of_dicts_is_written_without_a_detour(spark: Any, reference: str, tmp_path: Path) -> None:
-    rows = spark.sparkContext.parallelize(range(30), 4).map(make_row)
+def test_an_rdd_of_dicts_is_written_without_a_detour(context: Any, reference: str, tmp_path: Path) -> None:
+    rows = context.parallelize(range(30), 4).map(make_row)
     assert write_rows(rows, tmp_path / "set", SCHEMA, partition_by="flag") == 30
     assert_same_rows(by_id(Pipeline(tmp_path / "set")), Pipeline(reference))
     assert sorted(path.name for path in (tmp_path / "set").glob("flag=*")) == ["flag=false", "flag=true"]
@@ -250,7 +250,7 @@ def test_empty_partitions_and_empty_dataframes_are_datasets(spark: Any, tmp_path
     assert [len(found) for found in files] == [2, 1]  # of four partitions, two have no rows
 
 
-def test_a_task_that_dies_while_it_moves_its_files_is_tried_again(spark: Any, reference: str, tmp_path: Path) -> None:
+def test_a_task_that_dies_while_it_moves_its_files_is_tried_again(context: Any, reference: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
 
     def rows(numbers: Any) -> Any:
@@ -259,7 +259,7 @@ def test_a_task_that_dies_while_it_moves_its_files_is_tried_again(spark: Any, re
                 die_once_while_moving(token)
             yield make_row(number)
 
-    rdd = spark.sparkContext.parallelize(range(30), 3).mapPartitions(rows)
+    rdd = context.parallelize(range(30), 3).mapPartitions(rows)
     assert write_rows(rdd, tmp_path / "rows", SCHEMA, row_group_rows=3, files=2) == 30
     assert token.exists()
     assert_same_rows(by_id(Pipeline(tmp_path / "rows")), Pipeline(reference))

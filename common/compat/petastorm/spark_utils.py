@@ -37,7 +37,7 @@ def dataset_as_rdd(
     schema = get_schema(dataset)
     view = schema if schema_fields is None else schema.create_schema_view(schema_fields)
     plan = ReadPlan(dataset, [dataset.schema[name] for name in view.fields], context.defaultParallelism)
-    return plan.payloads(spark_session).flatMap(partial(_rows, view))
+    return plan.rdd(context, partial(_rows, view))
 
 
 def _rows(view: Unischema, payload: bytes) -> Iterator[Any]:

@@ -22,10 +22,10 @@ from ...dataset.dataset import StoredDataset
 from ...pipeline.constructors import Fields
 from ...pipeline.pipeline import Pipeline
 from ...plan.options import OptionArguments
-from ...storage.filesystem import absolute, resolve
+from ...storage.filesystem import local_path, resolve
 from .converter_cache import CACHE, CacheKey, new_directory, wait_for_files
 from .encoding import FLOATS, vectors_to_arrays, with_floats
-from .session import context_of, session_of, spark_url
+from .session import application_id, session_of, spark_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -166,7 +166,6 @@ def spark_converter(
             an error.
     """
     session = session_of(df, "spark_converter")
-    context_of(session, "spark_converter")
     parent = _parent(session, parent_cache_dir)
     if dtype is not None and dtype not in FLOATS:
         raise PipelineError(f"spark_converter: expected dtype to be one of {FLOATS} or None, got {dtype!r}.")
@@ -196,12 +195,7 @@ def _parent(session: SparkSession, given: str | os.PathLike[str] | None) -> str:
             "can access, got none. "
             f"Pass parent_cache_dir=..., or call spark.conf.set({PARENT_CONF!r}, 'file:///...')."
         )
-    if str(parent).startswith("dbfs:/"):
-        raise PipelineError(
-            f"spark_converter: expected a directory that Python can open, got {str(parent)!r}. "
-            "Use file:///dbfs/... instead."
-        )
-    return parent.rstrip("/") if "://" in parent else absolute(parent)
+    return parent.rstrip("/") if "://" in parent else local_path(parent)
 
 
 def _is_there(converter: SparkConverter) -> bool:
@@ -212,7 +206,7 @@ def _is_there(converter: SparkConverter) -> bool:
 
 def _write(df: DataFrame, key: CacheKey, wait_s: float) -> SparkConverter:
     session = df.sparkSession
-    url = new_directory(key.parent, session.sparkContext.applicationId)
+    url = new_directory(key.parent, application_id(session))
     options = dict(key.storage_options) or None
     filesystem, path = resolve(url, storage_options=options)
     try:

@@ -2,7 +2,7 @@
 
 It takes a schema, and Spark writes Parquet to a URL in its block. Then it writes JSON metadata next
 to the files, which tells every reader the codecs, shapes and nullability. If the block fails, no
-new metadata is written. Hadoop's settings are always restored.
+new metadata is written. The session's settings are always restored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.fs as pafs
 
@@ -24,10 +24,7 @@ from ...storage.filesystem import resolve
 from ...write.file_format import core_schema
 from ...write.petastorm import petastorm_metadata, petastorm_schema
 from ...write.staging import storage_errors
-from .session import context_of
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
+from .session import session_of, session_settings
 
 _LOGGER = logging.getLogger(__name__)
 _INDEX = "_row_groups.parquet"
@@ -50,7 +47,7 @@ def materialize_dataset(
     The metadata is written when the block ends without an error.
 
     Args:
-        spark: the session that writes.
+        spark: the session that writes, classic or of Spark Connect.
         url: the directory that the block writes to.
         schema: the schema of a row, which may come from ``parquetry.petastorm``. The block
             writes its stored columns, as `encode_dataframe` or `dict_to_spark_row` create them.
@@ -70,7 +67,8 @@ def materialize_dataset(
     """
     stored = core_schema(schema)
     stored = petastorm_schema(stored) if petastorm_compatible else stored
-    with _hadoop_settings(context_of(spark, "materialize_dataset"), row_group_size_mb, use_summary_metadata):
+    settings = _settings(row_group_size_mb, use_summary_metadata)
+    with session_settings(session_of(spark, "materialize_dataset"), settings, "materialize_dataset"):
         yield  # if the block raises, no metadata is written
     filesystem = None if filesystem_factory is None else filesystem_factory()
     _describe(url, stored, filesystem, storage_options, petastorm_compatible)
@@ -103,10 +101,8 @@ def _remove_stale_index(filesystem: pafs.FileSystem, root: str) -> None:
             filesystem.delete_file(path)
 
 
-@contextlib.contextmanager
-def _hadoop_settings(
-    context: SparkContext, row_group_size_mb: int | None, use_summary_metadata: bool
-) -> Iterator[None]:
+def _settings(row_group_size_mb: int | None, use_summary_metadata: bool) -> dict[str, str]:
+    """Returns the settings of Parquet's writer."""
     settings = {
         "parquet.summary.metadata.level": "ALL" if use_summary_metadata else "NONE",
         "parquet.page.write-checksum.enabled": "true",
@@ -119,15 +115,4 @@ def _hadoop_settings(
         # large, so check more often.
         settings["parquet.block.size.row.check.min"] = "3"
         settings["parquet.page.size.row.check.min"] = "3"
-    hadoop = context._jsc.hadoopConfiguration()
-    before = {key: hadoop.get(key) for key in settings}
-    try:
-        for key, value in settings.items():
-            hadoop.set(key, value)
-        yield
-    finally:
-        for key, old in before.items():
-            if old is None:
-                hadoop.unset(key)
-            else:
-                hadoop.set(key, old)
+    return settings

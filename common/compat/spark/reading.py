@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -38,9 +38,10 @@ from ...schema.element import output_of
 from ...schema.field import Unischema, UnischemaField, match_names
 from ...schema.spark_types import as_spark_takes_it, pyspark_types, spark_type, to_spark
 from ...storage.files import FileListing
-from .session import context_of
+from .session import context_of, session_of, session_parallelism
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _CHUNK_BYTES = 32 << 20
@@ -72,8 +73,9 @@ def dataset_as_rdd(
         DatasetError: there is no dataset at the URL.
         FieldNotFoundError, SchemaError: a field does not exist or cannot become a tensor.
     """
-    plan = ReadPlan.of(url, spark, fields, tasks, filesystem, storage_options, "dataset_as_rdd")
-    return plan.payloads(spark).flatMap(partial(_decode_rows, plan.fields))
+    context = context_of(spark, "dataset_as_rdd")
+    plan = ReadPlan.of(url, context, fields, tasks, filesystem, storage_options, "dataset_as_rdd")
+    return plan.rdd(context, partial(_decode_rows, plan.fields))
 
 
 def dataset_as_dataframe(
@@ -111,9 +113,9 @@ def dataset_as_dataframe(
     struct = types.StructType(
         [types.StructField(c.field.name, spark_type(c.spark_arrow_type, types), c.field.nullable) for c in columns]
     )
-    payloads = types.StructType([types.StructField("payload", types.BinaryType(), False)])
-    source = spark.createDataFrame(plan.payloads(spark).map(lambda payload: (payload,)), payloads)
-    return source.mapInArrow(partial(_read_batches, tuple(columns)), struct)
+    payloads = plan.payloads()
+    numbers = session_of(spark, "dataset_as_dataframe").range(0, len(payloads), 1, max(len(payloads), 1))
+    return numbers.mapInArrow(partial(_read_batches, tuple(columns), payloads), struct)
 
 
 def _chosen(decode: bool | str | Sequence[str], coded: list[str]) -> set[str]:
@@ -148,25 +150,29 @@ class ReadPlan:
         what: str,
     ) -> ReadPlan:
         """Lists the dataset and creates the plan."""
-        context = context_of(spark, what)
+        session = session_of(spark, what)
         urls = [os.fspath(url)] if isinstance(url, str | os.PathLike) else list(url)
         dataset = StoredDataset(urls, filesystem=filesystem, storage_options=storage_options)
         chosen = [dataset.schema[name] for name in dataset.match([fields] if isinstance(fields, str) else fields)]
-        return cls(dataset, chosen, _TASKS_PER_CORE * context.defaultParallelism if tasks is None else tasks)
+        return cls(dataset, chosen, _TASKS_PER_CORE * session_parallelism(session) if tasks is None else tasks)
 
     @property
     def stored(self) -> Unischema:
         """The fields, with codecs that keep the full precision of stored decimals and times."""
         return stored_schema(self.dataset, self.fields)
 
-    def payloads(self, spark: object) -> Any:
-        """Returns an RDD with one pickled `ReadTask` in each partition."""
+    def payloads(self) -> list[bytes]:
+        """Returns a pickled `ReadTask` for each partition."""
         rows = every_row(self.dataset).rows
-        items = [
+        return [
             cloudpickle.dumps(ReadTask(part=DatasetPart(self.dataset, row_groups), rows=rows.row_groups(row_groups)))
             for row_groups in self._parts
         ]
-        return context_of(spark, "reading").parallelize(items, max(len(items), 1))
+
+    def rdd(self, context: SparkContext, decode: Callable[[bytes], Iterator[Any]]) -> Any:
+        """Returns an RDD of what ``decode`` yields for each partition's `ReadTask`."""
+        payloads = self.payloads()
+        return context.parallelize(payloads, max(len(payloads), 1)).flatMap(decode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,11 +215,13 @@ def _decode_rows(fields: Sequence[UnischemaField], payload: bytes) -> Iterator[d
                 yield dict(zip(names, row, strict=True))
 
 
-def _read_batches(columns: Sequence[_SparkColumn], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _read_batches(
+    columns: Sequence[_SparkColumn], payloads: Sequence[bytes], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     names = [column.field.name for column in columns]
     for batch in batches:
-        for payload in batch.column(0).to_pylist():
-            task: ReadTask = pickle.loads(payload)
+        for number in batch.column(0).to_pylist():
+            task: ReadTask = pickle.loads(payloads[number])
             for row_group in range(len(task.part.row_groups)):
                 for arrays in _arrays(task, columns, row_group):
                     yield pa.RecordBatch.from_arrays([arrays[name] for name in names], names=names)

@@ -7,7 +7,6 @@ bytes do not pass through Java. The files appear together when all tasks are don
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import uuid
@@ -28,7 +27,7 @@ from ...write.petastorm import petastorm_schema
 from ...write.row_groups import RowGroupLimit
 from ...write.writer import DatasetWriter
 from .encoding import checked_columns, encoded_tables
-from .session import context_of, session_of
+from .session import context_of, session_of, session_settings
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -81,7 +80,7 @@ def write_dataframe(
         outcome = target.write(layout, (batch for batch in batches if batch.num_rows), _write_batches)
         yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.binary())], names=["outcome"])
 
-    with target, _small_batches(session):
+    with target, session_settings(session, _small_batches(session), "write_dataframe"):
         outcomes = [row.outcome for row in columns.mapInArrow(write, "outcome binary").collect()]
         return target.finish(outcomes, layout)
 
@@ -134,15 +133,10 @@ def _layout(
     }
 
 
-@contextlib.contextmanager
-def _small_batches(session: SparkSession) -> Iterator[None]:
-    """Lowers the batch size. Spark's default, 10,000 rows, would be gigabytes of images."""
-    before = session.conf.get(_BATCH_CONF)
-    session.conf.set(_BATCH_CONF, str(min(int(before), _BATCH_ROWS) if int(before) > 0 else _BATCH_ROWS))
-    try:
-        yield
-    finally:
-        session.conf.set(_BATCH_CONF, before)
+def _small_batches(session: SparkSession) -> dict[str, str]:
+    """Returns a setting that lowers the batch size. Spark's default, 10,000 rows, would be gigabytes of images."""
+    rows = int(session.conf.get(_BATCH_CONF, "10000"))
+    return {_BATCH_CONF: str(min(rows, _BATCH_ROWS) if rows > 0 else _BATCH_ROWS)}
 
 
 def _write_batches(writer: DatasetWriter, batches: Iterable[pa.RecordBatch]) -> None:

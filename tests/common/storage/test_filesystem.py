@@ -50,6 +50,9 @@ def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.Monke
         ("file://localhost/data/a#b?c", "/data/a#b?c"),
         ("FILE:///data/x", "/data/x"),
         ("file:/data/x%25", "/data/x%"),
+        ("dbfs:/data/x%25", "/dbfs/data/x%25"),  # of Databricks, which decodes nothing
+        ("dbfs:/Volumes/main/a/", "/Volumes/main/a"),
+        ("dbfs:///data", "/dbfs/data"),
     ],
 )
 def test_a_file_url_is_percent_decoded(url: str, path: str) -> None:
