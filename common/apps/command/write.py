@@ -45,6 +45,7 @@ def register(app: typer.Typer) -> None:
     )(rewrite)
     command(app, "parquetry index data/train")(index)
     command(app, "parquetry migrate data/petastorm --dry-run")(migrate)
+    command(app, "parquetry migrate-code train.py --dry-run", "parquetry migrate-code src/")(migrate_code)
     command(app, "parquetry generate-metadata data/plain")(generate_metadata)
     command(
         app,
@@ -195,6 +196,23 @@ def migrate(
     text = f"dry run, nothing was written. {report}" if dry_run else str(report)
     value = {"path": report.path, "changed": report.changed and not dry_run, "removed": report.removed}
     return Shown({**value, "schema": report.schema.to_json()}, (text,))
+
+
+def migrate_code(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Python files, or directories of them.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")] = False,
+) -> Shown:
+    """Change programs from Petastorm to parquetry.petastorm, and list what is left to do."""
+    from ..tools import migrate_code as migrate_files
+
+    changes = migrate_files(files, dry_run)
+    changed = [change.path for change in changes if change.diff]
+    left = [f"{change.path}, line {line}: {text}." for change in changes for line, text in change.left]
+    value = {"changed": changed, "left": left, "diff": "".join(change.diff for change in changes)}
+    count = f"{len(changed)} {'file' if len(changed) == 1 else 'files'}"
+    summary = f"dry run, nothing was written. {count} would change." if dry_run else f"{count} changed."
+    parts = [change.diff.rstrip() for change in changes if change.diff]
+    return Shown(value, (*parts, summary, *(("Left as it is:", *left) if left else ())))
 
 
 def generate_metadata(

@@ -31,7 +31,7 @@ from .workers_pool.process_pool import make_pool
 __all__ = ["Reader", "make_batch_reader", "make_reader"]
 NULL_CACHE = "null"
 LOCAL_DISK_CACHE = "local-disk"
-_UNUSED = {
+UNUSED_ARGUMENTS = {
     "pyarrow_serialize": False,
     "shard_seed": None,
     "cache_row_size_estimate": None,
@@ -352,7 +352,7 @@ def _default_schema(dataset: PetastormDataset, stored: Unischema, patterns: Sequ
 
 
 def _warn_unused(arguments: Mapping[str, Any]) -> None:
-    for name, default in _UNUSED.items():
+    for name, default in UNUSED_ARGUMENTS.items():
         value = arguments.get(name, default)
         if value != default:
             reason = "was deprecated and will be removed in future versions." if name == "shard_seed" else ""
