@@ -36,7 +36,7 @@ from parquetry.common.schema.petastorm_metadata import PetastormIndex
 from parquetry.common.server.sending import open_steps
 from parquetry.common.tables.delta import _B85
 from parquetry.common.tables.delta import _Z85 as _Z85_LETTERS
-from parquetry.common.transport.served.wire import MAGIC
+from parquetry.common.transport.served.wire import MAGIC, StreamRequest
 from parquetry.common.transport.sidecar import protocol
 from parquetry.common.transport.sidecar.slots import SlotMemory, write_table
 from parquetry.common.write.petastorm import indexes_to_pickle, petastorm_schema, schema_to_pickle
@@ -272,7 +272,7 @@ def _selections(room: Path, pipeline: Pipeline) -> list[bytes]:
 
 
 def _slot() -> bytes:
-    _, columns = next(open_steps(sample(), Cursor(), strict_nulls=True))
+    _, columns = next(open_steps(sample(), StreamRequest()))
     slot = SlotMemory(memory_file("slot"))
     header = write_table(slot, columns, first_element=0, num_elements=1, num_rows=3)
     content = os.pread(slot.descriptor, header.table_offset + header.num_tensors * protocol.ENTRY_BYTES, 0)

@@ -225,7 +225,7 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
 
     def _native(self) -> tf.data.Dataset:
         element = self._pipeline.element
-        request = sidecar_request(self._pipeline, strict_nulls=True, element=element if self._deferred else None)
+        request = sidecar_request(self._pipeline, element if self._deferred else None)
         self._command = sidecar_command(request, self._pipeline.options)
         request = request_without_secrets(request)  # the graph holds it
         self._dataset_key = "" if self._made_again else new_dataset_key(request)

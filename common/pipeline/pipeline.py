@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, field, fields, replace
 from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
@@ -370,7 +370,8 @@ class Pipeline(Constructors, Verbs, Generic[ElementT]):
         plan = self.plan()
         if plan.program.drops:
             raise TypeError("len(): unknown, because a transform with drops=True may leave rows out.")
-        length = length_without_bad_rows(plan, strict_nulls=strict_nulls) if plan.skips else plan.length
+        program = replace(plan.program, strict_nulls=strict_nulls)
+        length = length_without_bad_rows(plan, program) if plan.skips else plan.length
         if length is None:
             raise TypeError("len(): the pipeline repeats forever. Give repeat() a count, or use take().")
         return length

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -168,9 +169,11 @@ def rows_to_numpy(element: Element, columns: list[Column]) -> Iterator[Any]:
     return element.each([rows_of(timed(output, column), text=output.kind == "text") for output, column in pairs])
 
 
-def sidecar_request(pipeline: Iterated, *, strict_nulls: bool, element: Element | None = None) -> str:
-    """The request that a client outside of Python sends to a sidecar; ``element`` is the element expected back."""
+def sidecar_request(pipeline: Iterated, element: Element | None = None) -> str:
+    """The request that a client outside of Python sends to a sidecar: nulls are errors.
+
+    ``element`` is the element expected back.
+    """
+    program = replace(pipeline.plan().program, strict_nulls=True)
     threads = pipeline.options.workers or usable_processors()
-    return open_request(
-        pipeline.to_json(), pipeline.versions, pipeline.plan(), threads, strict_nulls=strict_nulls, element=element
-    )
+    return open_request(pipeline.to_json(), pipeline.versions, program, threads, element)

@@ -128,7 +128,7 @@ class ElementReader(Generic[ElementT]):
                 "leave out any row. Use where(function, fields=[...]), or iterate."
             )
         self._plan = plan
-        self._program = ready_program(plan, strict_nulls=converters.strict_nulls)
+        self._program = ready_program(plan, replace(plan.program, strict_nulls=converters.strict_nulls))
         self._converters = converters
         load_compute()
         self._row_groups = KeptRowGroups(plan, fetch_threads(plan.remote, threads), memory_limit)

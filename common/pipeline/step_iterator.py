@@ -297,11 +297,11 @@ class StepIterator(Generic[Pipe]):
         weakref.finalize(self, self._source.close)
 
     def _request(self) -> StepRequest:
-        pipeline = self.pipeline
+        pipeline, plan = self.pipeline, self.pipeline.plan()
         return StepRequest(
-            plan=pipeline.plan(),
+            plan=plan,
+            program=replace(plan.program, strict_nulls=self._strict_nulls),
             cursor=self.cursor,
-            strict_nulls=self._strict_nulls,
             threads=pipeline.options.workers or usable_processors(),
             memory_limit=pipeline.options.memory_bytes,
             executor=executor_of(pipeline),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from ..base.errors import ParquetryError, PipelineError, SidecarError
@@ -17,7 +18,15 @@ from ..plan.plan import Plan
 from ..plan.state import plan_hash
 from ..schema.plain import integer
 from ..transport.served.tokens import same_token
-from ..transport.served.wire import VERSION, Layout, cursor_of, cursor_to_json, element_to_json, receive_json, send_json
+from ..transport.served.wire import (
+    VERSION,
+    StreamRequest,
+    cursor_of,
+    cursor_to_json,
+    element_to_json,
+    receive_json,
+    send_json,
+)
 from .client_pipelines import ClientPipelines, accepted
 from .endpoints import StreamEndpoint
 from .limits import ClientLimits, within
@@ -160,18 +169,15 @@ class ClientSession:
 
     def _stream(self, request: dict[str, Any]) -> None:
         key, pipeline = self._planned(request)
-        cursor = cursor_of(request)
-        strict, layout = bool(request.get("strict_nulls", True)), _layout(request)
+        stream = StreamRequest.of(request)
         element = pipeline.element
-        if request.get("shared"):
-            _check_shareable(pipeline, cursor)
-            steps = self._server.shared.steps(
-                key, pipeline, cursor.iteration, strict_nulls=strict, asked=self._is_asked
-            )
+        if stream.shared:
+            _check_shareable(pipeline, stream.cursor)
+            steps = self._server.shared.steps(key, pipeline, stream, asked=self._is_asked)
         else:
-            steps = own_steps(pipeline, cursor, strict_nulls=strict, budget=self._server.budget)
+            steps = own_steps(pipeline, stream, self._server.budget)
         send_json(self._connection, {"stream": True})
-        send_stream(self._connection, element, steps, layout)
+        send_stream(self._connection, element, steps, stream.layout)
         self._connection.shutdown(socket.SHUT_WR)
 
     def _is_asked(self) -> bool:
@@ -185,12 +191,12 @@ class ClientSession:
             ) from None
 
     def _open_endpoint(self, pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
-        strict, layout = bool(request.get("strict_nulls", True)), _layout(request)
+        stream = StreamRequest.of(request)
 
         def send(connection: socket.socket, cursor: Cursor) -> None:
             connection.settimeout(self._server.limits.idle_s)
-            steps = own_steps(pipeline, cursor, strict_nulls=strict, budget=self._server.budget)
-            send_stream(connection, pipeline.element, steps, layout)
+            steps = own_steps(pipeline, replace(stream, cursor=cursor), self._server.budget)
+            send_stream(connection, pipeline.element, steps, stream.layout)
 
         if self._endpoint is None:
             self._endpoint = self._server.new_endpoint(send)
@@ -231,13 +237,6 @@ def describe(pipeline: Pipeline) -> dict[str, Any]:
         "mixed": pipeline.source.mixed,
         "accepts": accepted(pipeline),
     }
-
-
-def _layout(request: dict[str, Any]) -> Layout:
-    layout = request.get("layout", "rows")
-    if layout not in ("rows", "cells"):
-        raise ParquetryError(f"server: expected layout 'rows' or 'cells', got {layout!r}.")
-    return layout  # type: ignore[no-any-return]  # one of the two
 
 
 def _check_shareable(pipeline: Pipeline, cursor: Cursor) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ..plan.order.cursor import START, Cursor
 from ..transport.served.address import Endpoint, ServerAddress, parse_endpoint
 from ..transport.served.client import Connection, open_stream, request_of
-from ..transport.served.wire import cursor_of, cursor_to_json
+from ..transport.served.wire import StreamRequest, cursor_of, cursor_to_json
 from .listener import Listener
 
 if TYPE_CHECKING:
@@ -141,7 +141,8 @@ class ReaderEndpoint:
 
     def _pass_on(self, reader: socket.socket, cursor: Cursor) -> None:
         """Copies a stream from the server to a local reader."""
-        server = open_stream(self._address, self._stages, cursor, layout="cells", strict_nulls=True)
+        stream = StreamRequest(cursor=cursor, shared=self._address.shared, layout="cells")
+        server = open_stream(self._address, self._stages, stream)
         buffer = memoryview(bytearray(_PIECE_BYTES))
         try:
             with contextlib.suppress(OSError):  # one side left; the other sees the end of the stream

@@ -16,11 +16,10 @@ from ..base.errors import ParquetryError
 from ..engine.columns.batch import Column
 from ..pipeline.pipeline import Pipeline
 from ..pipeline.step_iterator import StepIterator
-from ..plan.order.cursor import Cursor
 from ..schema.element import Element
 from ..transport.served.encode import encode_rows, rows_schema
 from ..transport.served.flat_columns import encode_flat, error_row, flat_schema
-from ..transport.served.wire import ERROR_KEY, Layout, SocketWriter
+from ..transport.served.wire import ERROR_KEY, Layout, SocketWriter, StreamRequest
 from .stream_budget import StreamBudget
 
 _LOGGER = logging.getLogger(__name__)
@@ -29,24 +28,22 @@ SentStep = tuple[int, list[Column], int]
 """Rows, columns, and the position after the step."""
 
 
-def open_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool) -> StepIterator[Any]:
-    """Opens the steps of a stream at a cursor."""
-    steps = StepIterator(
-        pipeline, cursor.iteration, strict_nulls=strict_nulls, worker=cursor.worker, workers=cursor.workers
-    )
+def open_steps(pipeline: Pipeline, stream: StreamRequest) -> StepIterator[Any]:
+    """Opens the steps of a stream at its cursor."""
+    cursor, strict = stream.cursor, stream.strict_nulls
+    steps = StepIterator(pipeline, cursor.iteration, strict_nulls=strict, worker=cursor.worker, workers=cursor.workers)
     steps.begin_at(replace(steps.cursor, origin=cursor.origin, start=cursor.start))
     return steps
 
 
-def own_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool, budget: StreamBudget) -> Iterator[SentStep]:
+def own_steps(pipeline: Pipeline, stream: StreamRequest, budget: StreamBudget) -> Iterator[SentStep]:
     """Yields the steps of an iteration that is not shared with other clients.
 
     Raises:
         PipelineError: the maximum number of streams is open.
     """
     with budget.open_stream(pipeline.options.memory_bytes) as share:
-        limited = pipeline.with_options(memory_limit=share.memory_bytes)
-        steps = open_steps(limited, cursor, strict_nulls=strict_nulls)
+        steps = open_steps(pipeline.with_options(memory_limit=share.memory_bytes), stream)
         try:
             for count, columns in steps:
                 yield count, columns, steps.position

@@ -9,27 +9,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from ..base.errors import SidecarError
 from ..pipeline.pipeline import Pipeline
 from ..plan.order.cursor import Cursor
+from ..transport.served.wire import StreamRequest
 from .epoch_log import EpochLog
 from .sending import SentStep, open_steps
 from .stream_budget import StreamBudget, StreamShare
 
 
 class SharedEpoch:
-    """One epoch of one pipeline, from a position on. Thread-safe."""
+    """One epoch of one pipeline, from the position of a stream on. Thread-safe."""
 
-    def __init__(
-        self, pipeline: Pipeline, epoch: int, position: int, share: StreamShare, *, strict_nulls: bool
-    ) -> None:
-        limited = pipeline.with_options(memory_limit=share.memory_bytes)
-        self._steps = open_steps(limited, Cursor(iteration=epoch, start=position), strict_nulls=strict_nulls)
+    def __init__(self, pipeline: Pipeline, stream: StreamRequest, share: StreamShare) -> None:
+        self._steps = open_steps(pipeline.with_options(memory_limit=share.memory_bytes), stream)
         self._share = share
         self._lock = threading.Lock()
         self._error: Exception | None = None
-        self.position = position
+        self.position = stream.cursor.start
         self.clients = 0
         self.finished = False
 
@@ -71,28 +70,21 @@ class SharedEpochs:
         self._closed = False
 
     def steps(
-        self,
-        key: str,
-        pipeline: Pipeline,
-        epoch: int,
-        *,
-        strict_nulls: bool,
-        asked: Callable[[], bool],
+        self, key: str, pipeline: Pipeline, stream: StreamRequest, *, asked: Callable[[], bool]
     ) -> Iterator[SentStep]:
         """Yields this client's part of an epoch: the steps that it asks for before another client does.
 
         Args:
             key: identifies the pipeline; short, because it is kept.
             pipeline: the pipeline to read.
-            epoch: the number of the epoch.
-            strict_nulls: as for `open_steps`.
+            stream: what the client asks for; only the iteration of its cursor matters.
             asked: waits until the client asks for a step; returns False if it left instead.
 
         Raises:
             PipelineError: the maximum number of streams is open. All clients of an epoch count as one.
         """
-        name = f"{key} {strict_nulls}", epoch
-        shared = self._join(name, pipeline, strict_nulls=strict_nulls)
+        name = f"{key} {stream.strict_nulls}", stream.cursor.iteration
+        shared = self._join(name, pipeline, stream)
         if shared is None:
             return
         try:
@@ -109,7 +101,7 @@ class SharedEpochs:
         for epoch in left:
             epoch.close()
 
-    def _join(self, name: tuple[str, int], pipeline: Pipeline, *, strict_nulls: bool) -> SharedEpoch | None:
+    def _join(self, name: tuple[str, int], pipeline: Pipeline, stream: StreamRequest) -> SharedEpoch | None:
         """Returns the epoch, or ``None`` if it has ended."""
         with self._lock:
             if self._closed:
@@ -121,7 +113,8 @@ class SharedEpochs:
                     return None
                 share = self._budget.open_stream(pipeline.options.memory_bytes)
                 try:
-                    shared = SharedEpoch(pipeline, name[1], position, share, strict_nulls=strict_nulls)
+                    start = Cursor(iteration=stream.cursor.iteration, start=position)
+                    shared = SharedEpoch(pipeline, replace(stream, cursor=start), share)
                 except BaseException:
                     share.close()
                     raise

@@ -78,8 +78,8 @@ class Iteration:
             cursor,
             planner_of(
                 plan,
+                request.program,
                 cursor,
-                strict_nulls=request.program.strict_nulls,
                 max_errors=request.max_errors,
                 counters=counters,
                 job_sizer=job_sizer,

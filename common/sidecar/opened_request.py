@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..base.process.dataclass import dataclass
@@ -72,7 +73,7 @@ def prepare(
     workers = pipeline.options.workers or usable_processors()
     memory_limit = pipeline.options.memory_bytes
     fetchers = fetchers_of(plan, ReadContext(room_bytes=memory_limit))
-    program = ready_program(plan, strict_nulls=request.get("strict_nulls", True))
+    program = ready_program(plan, replace(plan.program, strict_nulls=request.get("strict_nulls", True)))
     return OpenedRequest(
         plan=plan,
         versions=pipeline.versions,

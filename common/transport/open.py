@@ -34,10 +34,10 @@ def open_source(request: StepRequest, converter: Converter) -> StepSource:
         _warn_of_stall_timeout(request.options.stall_timeout)
     return ThreadedEngine(
         request.plan,
+        request.program,
         request.cursor,
         threads=request.threads,
         memory_limit=request.memory_limit,
-        strict_nulls=request.strict_nulls,
         max_errors=request.options.max_errors,
         converter=converter,
         counters=request.counters,

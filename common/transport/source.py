@@ -14,6 +14,7 @@ from ..engine.read.column_reader import TableCache
 from ..plan.options import Options
 from ..plan.order.cursor import Cursor, SkipState
 from ..plan.plan import BasePlan
+from ..plan.program import ElementProgram, MixedProgram
 
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # versions 2 and 1
 
@@ -24,8 +25,8 @@ class StepRequest:
 
     Attributes:
         plan: the pipeline's plan.
+        program: the plan's program, which says whether a null is an error, because the consumer cannot represent it.
         cursor: where the iteration begins, and which part of the elements it covers.
-        strict_nulls: whether a null is an error, because the consumer cannot represent it.
         threads: the number of steps that are decoded at once.
         memory_limit: the bytes allowed for encoded blocks in flight, and for decoded steps that wait for the consumer.
         executor: ``"threads"``, ``"sidecar"``, or ``"server"`` if a server makes the steps.
@@ -37,8 +38,8 @@ class StepRequest:
     """
 
     plan: BasePlan
+    program: ElementProgram | MixedProgram
     cursor: Cursor
-    strict_nulls: bool
     threads: int
     memory_limit: int
     executor: str

@@ -116,7 +116,7 @@ def warm(pipeline: Pipeline) -> Warmed:
     plan = pipeline_of(pipeline).plan()
     assert isinstance(plan, Plan)  # `pipeline_of` refuses mixes
     length = plan.length
-    ready_program(plan)
+    ready_program(plan, plan.program)
     cached = plan.order.cache.directory if plan.order.cache is not None else None
     if cached is not None:
         once = pipeline if length is not None else pipeline.take(plan.selection.num_items)

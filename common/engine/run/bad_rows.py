@@ -23,6 +23,7 @@ from ...base.process.forks import ForkLock
 from ...plan.draws import BlockKey, BlockRows, Draw
 from ...plan.order.cursor import START, Cursor
 from ...plan.plan import BasePlan
+from ...plan.program import ElementProgram, MixedProgram
 from ...plan.selection.store import kept_key
 from ...schema.image_files import pixel_limit
 from ...schema.images import CompressedImageCodec
@@ -89,13 +90,13 @@ class BadRows:
 
     Args:
         plan: the plan.
-        strict_nulls: whether nulls are errors, which changes the rows that fail.
+        program: says whether nulls are errors, which changes the rows that fail.
     """
 
-    def __init__(self, plan: BasePlan, *, strict_nulls: bool) -> None:
+    def __init__(self, plan: BasePlan, program: ElementProgram | MixedProgram) -> None:
         self.known: dict[Row, Failure] = {}
         self._plan = plan
-        self._key = _key(plan, strict_nulls)
+        self._key = _key(plan, program.strict_nulls)
         self._causes = _kept_causes(plan)
         self._covered: dict[str, list[int]] = {}
         self._rows_of_source: dict[int, list[Row]] = {}  # of each source, in the order in which they became known
@@ -252,19 +253,18 @@ class BadRows:
         return by_row_group
 
 
-def bad_rows_of(plan: BasePlan, *, strict_nulls: bool) -> BadRows:
+def bad_rows_of(plan: BasePlan, program: ElementProgram | MixedProgram) -> BadRows:
     """Returns the bad rows of a plan. Each plan has one object, so that later epochs of this process know them all."""
     with _LOCK:
         by_strictness: dict[bool, BadRows] = plan.__dict__.setdefault("bad_rows", {})
-        return by_strictness.get(strict_nulls) or by_strictness.setdefault(
-            strict_nulls, BadRows(plan, strict_nulls=strict_nulls)
-        )
+        strict = program.strict_nulls
+        return by_strictness.get(strict) or by_strictness.setdefault(strict, BadRows(plan, program))
 
 
 _LOCK = ForkLock()
 
 
-def length_without_bad_rows(plan: BasePlan, *, strict_nulls: bool) -> int | None:
+def length_without_bad_rows(plan: BasePlan, program: ElementProgram | MixedProgram) -> int | None:
     """Returns the number of elements of one iteration, or ``None`` if it is endless.
 
     Raises:
@@ -272,7 +272,7 @@ def length_without_bad_rows(plan: BasePlan, *, strict_nulls: bool) -> int | None
     """
     if plan.length is None or not plan.loses_elements:
         return plan.length
-    bad = bad_rows_of(plan, strict_nulls=strict_nulls)
+    bad = bad_rows_of(plan, program)
     bad.refresh()
     deciding = {stage.decides for stage in _deciding(plan)}
     known = bad.complete and (not plan.joined or (plan.order.makes_batches and not bad.known))
@@ -316,7 +316,7 @@ def _kept_causes(plan: BasePlan) -> tuple[str, ...] | None:
     return (DecodeError.__name__,) if len(plan.parts) == 1 and all(step.runs_user_code for step in behind) else ()
 
 
-def _key(plan: BasePlan, strict_nulls: bool) -> str | None:
+def _key(plan: BasePlan, strict: bool) -> str | None:
     """Returns the key under which the rows are stored, or ``None`` if they must not be stored."""
     keys = []
     for part in plan.parts:
@@ -332,7 +332,7 @@ def _key(plan: BasePlan, strict_nulls: bool) -> str | None:
     if any(key is None for key in keys):
         return None
     mixed = [stage.identity for stage in plan.stages] if len(plan.parts) > 1 else []
-    about_all = [keys, strict_nulls, mixed, _kept_causes(plan)]
+    about_all = [keys, strict, mixed, _kept_causes(plan)]
     return hashlib.blake2b(json.dumps(about_all).encode(), digest_size=16).hexdigest()
 
 

@@ -20,6 +20,7 @@ from ...plan.bucket_items import BucketItems
 from ...plan.draws import Draw
 from ...plan.order.cursor import Cursor, SkipState
 from ...plan.plan import BasePlan, Plan
+from ...plan.program import ElementProgram, MixedProgram
 from ...schema.ragged import concat_ranges
 from .bad_rows import BadRows, bad_rows_of
 from .jobs import Job, JobPlanner, JobPosition, JobSizer, Planner, Skip, SkipPosition
@@ -186,17 +187,17 @@ class BucketSkippingPlanner(SkippingPlanner):
 
 def planner_of(
     plan: BasePlan,
+    program: ElementProgram | MixedProgram,
     cursor: Cursor,
     *,
-    strict_nulls: bool,
     max_errors: float | None,
     counters: Counters,
     job_sizer: JobSizer,
 ) -> Planner:
-    """Returns the planner of an iteration. ``strict_nulls`` says whether nulls are errors; see `SkippingPlanner`."""
+    """Returns the planner of an iteration that runs the program; see `SkippingPlanner`."""
     if not plan.skips:
         return JobPlanner(plan, plan.steps(cursor), cursor.iteration, start=cursor.start, job_sizer=job_sizer)
     fills_batches = isinstance(plan, Plan) and isinstance(plan.items, BucketItems)
     kind = BucketSkippingPlanner if fills_batches else SkippingPlanner
-    bad = bad_rows_of(plan, strict_nulls=strict_nulls)
+    bad = bad_rows_of(plan, program)
     return kind(plan, cursor, bad=bad, max_errors=max_errors, counters=counters, job_sizer=job_sizer)

@@ -102,8 +102,8 @@ class ArenaMaker(DecodeThreads):
 
     most_trials = 1  # each time that threads take turns may cost a switch interval of the interpreter
 
-    def __init__(self, plan: BasePlan, loaders: Sequence[BlockLoader], *, threads: int, strict_nulls: bool) -> None:
-        super().__init__(loaders, ready_program(plan, strict_nulls=strict_nulls), threads=threads)
+    def __init__(self, loaders: Sequence[BlockLoader], program: ElementProgram | MixedProgram, *, threads: int) -> None:
+        super().__init__(loaders, program, threads=threads)
         self.changed = Condition()
         self._job_bytes = 0  # the largest job so far; the next region gets this size from the start
 
@@ -149,10 +149,10 @@ class ThreadedEngine:
 
     Args:
         plan: the plan of the pipeline.
+        program: its program, which says whether nulls are errors.
         cursor: where to begin, and which part of the elements to make.
         threads: the number of steps that are decoded at once.
         memory_limit: the bytes allowed for encoded blocks in flight, and for decoded steps that wait for the consumer.
-        strict_nulls: whether nulls are errors.
         max_errors: how many rows may be left out because they fail.
         converter: converts each step to the value that is returned; by default, the columns.
         counters: the counters of the iteration.
@@ -162,11 +162,11 @@ class ThreadedEngine:
     def __init__(
         self,
         plan: BasePlan,
+        program: ElementProgram | MixedProgram,
         cursor: Cursor,
         *,
         threads: int,
         memory_limit: int,
-        strict_nulls: bool,
         max_errors: float | None = None,
         converter: Converter = split_columns,
         counters: Counters | None = None,
@@ -183,13 +183,12 @@ class ThreadedEngine:
         shared_by_workers, share = cursor.workers > 1, 1 / cursor.workers
         context = ReadContext(room_bytes=memory_limit, shared=shared, share=share, shared_by_workers=shared_by_workers)
         fetchers = fetchers_of(plan, context)
-        maker = ArenaMaker(plan, loaders_of(plan, fetchers), threads=threads, strict_nulls=strict_nulls)
+        program = ready_program(plan, program)
+        maker = ArenaMaker(loaders_of(plan, fetchers), program, threads=threads)
         self._loop = JobLoop(
             plan,
             cursor,
-            planner_of(
-                plan, cursor, strict_nulls=strict_nulls, max_errors=max_errors, counters=counters, job_sizer=job_sizer
-            ),
+            planner_of(plan, program, cursor, max_errors=max_errors, counters=counters, job_sizer=job_sizer),
             BlockStore(
                 plan,
                 fetchers,

@@ -35,9 +35,8 @@ _THREADS = 8
 _TYPES = (pa.large_string(), pa.large_binary(), pa.int64(), pa.uint64())
 
 
-def ready_program(plan: BasePlan, *, strict_nulls: bool = False) -> ElementProgram | MixedProgram:
-    """Returns the plan's program with all vocabularies that its steps need, and whether nulls are errors."""
-    program = replace(plan.program, strict_nulls=strict_nulls)
+def ready_program(plan: BasePlan, program: ElementProgram | MixedProgram) -> ElementProgram | MixedProgram:
+    """Returns the plan's program with all vocabularies that its steps need."""
     if not isinstance(plan, Plan) or not plan.order.learning:
         return program
     assert isinstance(program, ElementProgram)

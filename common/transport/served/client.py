@@ -16,14 +16,14 @@ import pyarrow as pa
 from ...base.errors import ParquetryError, SidecarError, error_class
 from ...engine.columns.batch import leading
 from ...engine.run.step_run import Converter
-from ...plan.order.cursor import NOTHING, Cursor
+from ...plan.order.cursor import NOTHING
 from ...stages.base import Stage
 from ..source import StepRequest
 from ..stalls import CHECK_S, ServerWatch
 from .address import ServerAddress
 from .decode import decode_rows, element_of_schema
 from .tokens import client_token
-from .wire import ERROR_KEY, POSITION_KEY, VERSION, Layout, SocketReader, cursor_to_json, receive_json, send_json
+from .wire import ERROR_KEY, POSITION_KEY, VERSION, SocketReader, StreamRequest, receive_json, send_json
 
 _CONNECT_S = 10.0
 _TIME = struct.Struct("@ll")  # of the system: seconds and microseconds
@@ -118,25 +118,14 @@ def ask_once(address: ServerAddress, request: dict[str, Any]) -> dict[str, Any]:
 def open_stream(
     address: ServerAddress,
     stages: Sequence[Stage],
-    cursor: Cursor,
+    stream: StreamRequest,
     *,
-    layout: Layout,
-    strict_nulls: bool,
     stall_timeout: float | None = None,
 ) -> Connection:
     """Requests an Arrow stream. Returns the connection over which it arrives."""
     connection = Connection(address, stall_timeout=stall_timeout)
     try:
-        connection.ask(
-            {
-                "do": "stream",
-                **request_of(address, stages),
-                **cursor_to_json(cursor),
-                "shared": address.shared,
-                "layout": layout,
-                "strict_nulls": strict_nulls,
-            }
-        )
+        connection.ask({"do": "stream", **request_of(address, stages), **stream.to_json()})
     except BaseException:
         connection.close()
         raise
@@ -156,15 +145,10 @@ class ServedSource:
 
     def __init__(self, request: StepRequest, address: ServerAddress, converter: Converter) -> None:
         self._converter = converter
-        cursor = request.cursor
-        self.position = cursor.start
+        self.position = request.cursor.start
+        stream = StreamRequest(cursor=request.cursor, shared=address.shared, strict_nulls=request.program.strict_nulls)
         self._connection: Connection | None = open_stream(
-            address,
-            request.plan.stages,
-            cursor,
-            layout="rows",
-            strict_nulls=request.strict_nulls,
-            stall_timeout=request.options.stall_timeout,
+            address, request.plan.stages, stream, stall_timeout=request.options.stall_timeout
         )
         self._connection.socket.settimeout(CHECK_S)
         self._shared = address.shared

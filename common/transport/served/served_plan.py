@@ -24,9 +24,10 @@ from .wire import element_from_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedProgram:
-    """What a client knows about the program, which runs on the server: whether its functions drop rows."""
+    """What a client knows about the program, which runs on the server. See `ElementProgram`."""
 
     drops: bool
+    strict_nulls: bool = False
     has_user_code: bool = False
     costly: bool = False
     frees_interpreter: bool = True

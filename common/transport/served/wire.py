@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ...base.errors import SidecarError, StateError
+from ...base.errors import ParquetryError, SidecarError, StateError
+from ...base.process.dataclass import dataclass
 from ...plan.order.cursor import Cursor, Origin
 from ...schema.element import Element, OutputField
 from ...schema.plain import integer, plain
@@ -207,6 +208,41 @@ def cursor_of(request: object) -> Cursor:
             f"stream: expected whole numbers >= 0, and a worker below the number of workers, got {place}, {origin}."
         )
     return Cursor(**place, origin=Origin(passes=origin[0], rows=origin[1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRequest:
+    """What a client asks of a pipeline.
+
+    Attributes:
+        cursor: the part of the pipeline's order that the stream covers.
+        shared: whether all clients that ask for the epoch divide its batches among them.
+        layout: the layout of the batches.
+        strict_nulls: whether a null is an error, because the client cannot represent it.
+    """
+
+    cursor: Cursor = Cursor()
+    shared: bool = False
+    layout: Layout = "rows"
+    strict_nulls: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the members of a request."""
+        form = {"shared": self.shared, "layout": self.layout, "strict_nulls": self.strict_nulls}
+        return {**cursor_to_json(self.cursor), **form}
+
+    @classmethod
+    def of(cls, request: dict[str, Any]) -> StreamRequest:
+        """The inverse of `to_json`.
+
+        Raises:
+            StateError: as for `cursor_of`.
+            ParquetryError: there is no such layout.
+        """
+        cursor, shared, layout = cursor_of(request), bool(request.get("shared")), request.get("layout", "rows")
+        if layout not in ("rows", "cells"):
+            raise ParquetryError(f"server: expected layout 'rows' or 'cells', got {layout!r}.")
+        return cls(cursor=cursor, shared=shared, layout=layout, strict_nulls=bool(request.get("strict_nulls", True)))
 
 
 def element_to_json(element: Element) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...base.errors import PipelineError, SchemaError
-from ...plan.plan import BasePlan
+from ...plan.program import ElementProgram, MixedProgram
 from ...schema.element import Element
 from .runners import needs_workers
 
@@ -16,10 +16,8 @@ from .runners import needs_workers
 def open_request(
     pipeline: Mapping[str, Any],
     versions: Sequence[str],
-    plan: BasePlan,
+    program: ElementProgram | MixedProgram,
     threads: int,
-    *,
-    strict_nulls: bool,
     element: Element | None = None,
 ) -> str:
     """Returns the request as JSON.
@@ -33,7 +31,7 @@ def open_request(
     Args:
         pipeline: the pipeline as JSON.
         versions: the versions of the datasets that it reads.
-        plan: the plan of that pipeline.
+        program: the program of that pipeline, which says whether nulls are errors.
         threads: the number of steps that are decoded at once.
 
     Raises:
@@ -44,8 +42,8 @@ def open_request(
             "pipeline": pipeline,
             "versions": list(versions),
             "sys_path": sys.path,
-            "strict_nulls": strict_nulls,
-            "start_workers": threads if needs_workers(plan.program, threads) else 0,
+            "strict_nulls": program.strict_nulls,
+            "start_workers": threads if needs_workers(program, threads) else 0,
             **({} if element is None else {"outputs": _described(element)}),
         }
     )

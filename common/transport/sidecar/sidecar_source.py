@@ -40,9 +40,8 @@ class SidecarSource:
         request = open_request(
             step_request.describe(),
             step_request.versions(),
-            step_request.plan,
+            step_request.program,
             step_request.threads,
-            strict_nulls=step_request.strict_nulls,
         )
         self._request = request.encode()
         self._plan = step_request.plan

@@ -209,7 +209,7 @@ def test_a_thread_that_waits_for_a_step_that_no_thread_has_begun_is_told(
 ) -> None:
     pq.write_table(pa.table({"id": range(9)}), tmp_path / "rows.parquet")
     plan = Pipeline(tmp_path / "rows.parquet").batch(3).plan()
-    source = ThreadedEngine(plan, Cursor(iteration=0), threads=1, memory_limit=1 << 30, strict_nulls=False)
+    source = ThreadedEngine(plan, plan.program, Cursor(iteration=0), threads=1, memory_limit=1 << 30)
     leave, waits, errors = threading.Event(), threading.Event(), []
     source._loop._maker._pool.submit(leave.wait, PATIENCE_S)
     monkeypatch.setattr(loop, "describe_wait", lambda *_: waits.set())

@@ -16,7 +16,6 @@ from cases import every_case
 
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import PipelineError, SidecarError
-from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.schema.plain import hints_of
 from parquetry.common.server import ClientLimits, ServerAddress, client_pipelines, limits, listener, serve
 from parquetry.common.server.limits import check_pattern, within
@@ -26,7 +25,7 @@ from parquetry.common.stages.base import kinds
 from parquetry.common.transport.served import tokens
 from parquetry.common.transport.served.client import Connection, ask_once, open_stream
 from parquetry.common.transport.served.served_plan import sendable_verbs
-from parquetry.common.transport.served.wire import ERROR_KEY, SocketReader
+from parquetry.common.transport.served.wire import ERROR_KEY, SocketReader, StreamRequest
 
 from .served import elements, socket_url
 
@@ -186,9 +185,7 @@ def test_a_client_that_neither_asks_nor_reads_is_sent_away(built: Built) -> None
         assert connection.ask({"do": "length"}) == {"length": None}
         assert connection.socket.recv(1) == b""
         connection.close()
-        shared = open_stream(
-            ServerAddress(url=address.url, shared=True), (), Cursor(), layout="rows", strict_nulls=True
-        )
+        shared = open_stream(ServerAddress(url=address.url, shared=True), (), StreamRequest(shared=True))
         with pa.ipc.open_stream(pa.PythonFile(SocketReader(shared.socket), mode="r")) as reader:
             _, told = reader.read_next_batch_with_custom_metadata()  # nobody requested one
         assert b"ask for a batch within 0.05 s" in told[ERROR_KEY]
@@ -204,7 +201,7 @@ def test_a_client_that_does_not_read_is_dropped(built: Built, caplog: pytest.Log
         send_stream(
             left,
             pipeline.element,
-            own_steps(pipeline, Cursor(), strict_nulls=True, budget=StreamBudget(ClientLimits())),
+            own_steps(pipeline, StreamRequest(), StreamBudget(ClientLimits())),
             "rows",
         )
     assert "a client that read nothing for 0.02 s was dropped" in caplog.text

@@ -34,7 +34,7 @@ from parquetry.common.server.client_pipelines import with_added
 from parquetry.common.server.endpoints import ReaderEndpoint
 from parquetry.common.stages.shard import Shard
 from parquetry.common.transport.served.client import Connection, open_stream
-from parquetry.common.transport.served.wire import SocketReader, send_json
+from parquetry.common.transport.served.wire import SocketReader, StreamRequest, send_json
 
 from .served import elements, socket_url, tunnel_to
 
@@ -233,7 +233,7 @@ def test_plans_that_fail_are_reported_before_anything_is_served(built: Built) ->
 
 def test_nulls_are_errors_where_a_client_has_no_form_for_them(built: Built) -> None:
     with serve(built.pipeline("speed").batch(4)) as server:
-        stream = open_stream(ServerAddress.of(server), (), Cursor(), layout="cells", strict_nulls=True)
+        stream = open_stream(ServerAddress.of(server), (), StreamRequest(layout="cells"))
         with pa.ipc.open_stream(pa.PythonFile(SocketReader(stream.socket), mode="r")) as reader:
             assert NullValueError.__name__ in reader.read_next_batch().column(0)[0].as_py()
         stream.close()

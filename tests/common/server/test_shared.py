@@ -18,14 +18,13 @@ from processes import PATIENCE_S, settled
 
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import SidecarError
-from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.server import ArrowServer, ClientLimits, ServerAddress, serve
 from parquetry.common.server import epoch_log as logs
 from parquetry.common.server.epoch_log import EpochLog
 from parquetry.common.server.shared import SharedEpochs
 from parquetry.common.server.stream_budget import StreamBudget
 from parquetry.common.transport.served.client import open_stream
-from parquetry.common.transport.served.wire import SocketReader
+from parquetry.common.transport.served.wire import SocketReader, StreamRequest
 
 from .served import elements
 
@@ -52,7 +51,7 @@ def at_epoch(pipeline: Pipeline, epoch: int) -> Any:
 def joined(server: ArrowServer) -> Iterator[Callable[[], list[int]]]:
     """Joins epoch 0; yields a function that returns the next batch. Unlike a trainer, it never asks ahead."""
     address = ServerAddress(url=server.address, shared=True)
-    connection = open_stream(address, (), Cursor(), layout="rows", strict_nulls=False)
+    connection = open_stream(address, (), StreamRequest(shared=address.shared, strict_nulls=False))
     readers: list[Any] = []
 
     def batch() -> list[int]:
@@ -125,7 +124,7 @@ def test_an_epoch_whose_rows_are_dropped_continues_where_it_was_left(
     found: list[int] = []
 
     def part() -> Any:
-        return shared.steps("k", pipeline, 0, strict_nulls=True, asked=lambda: True)
+        return shared.steps("k", pipeline, StreamRequest(), asked=lambda: True)
 
     while shared._log.position("k True", 0) is not None:
         steps = part()
@@ -153,7 +152,7 @@ def test_a_closed_server_ends_no_shared_epoch_quietly(built: Built) -> None:
     shared, pipeline = SharedEpochs(StreamBudget(ClientLimits())), built.pipeline("id", executor="threads").batch(4)
 
     def steps() -> Any:
-        return shared.steps("k", pipeline, 0, strict_nulls=True, asked=lambda: True)
+        return shared.steps("k", pipeline, StreamRequest(), asked=lambda: True)
 
     begun = steps()
     next(begun)
@@ -175,7 +174,7 @@ def test_a_server_closes_while_a_shared_step_is_being_made(built: Built) -> None
 
     shared = SharedEpochs(StreamBudget(ClientLimits()))
     pipeline = built.pipeline("id", executor="threads").transform(wait)
-    steps = shared.steps("k", pipeline, 0, strict_nulls=True, asked=lambda: True)
+    steps = shared.steps("k", pipeline, StreamRequest(), asked=lambda: True)
     reader = threading.Thread(target=lambda: list(suppressed(steps)), daemon=True)
     reader.start()
     assert entered.wait(PATIENCE_S)

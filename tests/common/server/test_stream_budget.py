@@ -11,12 +11,11 @@ from builders import Built, built_once
 
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import PipelineError
-from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.server import ArrowServer, ClientLimits, ServerAddress, sending, serve, server_process
 from parquetry.common.server.sending import own_steps
 from parquetry.common.server.stream_budget import StreamBudget
 from parquetry.common.transport.served.client import Connection, ask_once
-from parquetry.common.transport.served.wire import SocketReader
+from parquetry.common.transport.served.wire import SocketReader, StreamRequest
 from parquetry.common.transport.source import usable_memory_bytes
 
 from .served import elements, socket_url
@@ -90,13 +89,13 @@ def test_the_memory_of_a_stream_is_its_share(built: Built, monkeypatch: pytest.M
     limits = []
     opened = sending.open_steps
 
-    def noted(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool) -> Any:
+    def noted(pipeline: Pipeline, stream: StreamRequest) -> Any:
         limits.append(pipeline.options.memory_limit)
-        return opened(pipeline, cursor, strict_nulls=strict_nulls)
+        return opened(pipeline, stream)
 
     monkeypatch.setattr(sending, "open_steps", noted)
     budget = StreamBudget(ClientLimits(max_streams=4, total_memory_bytes=8 << 20))
-    steps = [own_steps(built.pipeline("id"), Cursor(), strict_nulls=True, budget=budget) for _ in range(4)]
+    steps = [own_steps(built.pipeline("id"), StreamRequest(), budget) for _ in range(4)]
     for stream in steps:
         next(stream)
     assert limits == [2 << 20, 1 << 20, 1 << 20, 1 << 20]

@@ -108,7 +108,7 @@ def _know(plan: Any, row: int) -> None:
     """Notes that a row fails. Without a shuffle and a measure, row n is item n of the block of its row group."""
     groups = np.concatenate([[0], np.cumsum(plan.dataset.row_groups.rows)])
     group = int(np.searchsorted(groups, row, side="right")) - 1
-    bad = bad_rows_of(plan, strict_nulls=False)
+    bad = bad_rows_of(plan, plan.program)
     bad._learn({Row(0, group, row - int(groups[group])): Failure("TransformError", "known")})
 
 

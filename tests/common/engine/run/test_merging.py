@@ -96,7 +96,7 @@ def test_fewer_jobs_are_ready_if_they_are_large(tmp_path: Path, fields: int, ahe
     table = pa.table({f"x{number}": np.zeros(20_000, np.float32) for number in range(fields)})
     pq.write_table(table, tmp_path / "x.parquet")
     plan = Pipeline(tmp_path / "x.parquet").batch(1024).repeat().plan()
-    engine = ThreadedEngine(plan, Cursor(iteration=0), threads=2, memory_limit=1 << 30, strict_nulls=False)
+    engine = ThreadedEngine(plan, plan.program, Cursor(iteration=0), threads=2, memory_limit=1 << 30)
     next(engine)
     assert len(engine._loop._jobs) + 1 == ahead
     engine.close()
@@ -107,9 +107,7 @@ def test_jobs_that_are_ready_and_the_current_one_take_half_of_the_memory(tmp_pat
     pq.write_table(table, tmp_path / "x.parquet")
     plan = Pipeline(tmp_path / "x.parquet").batch(256).repeat().plan()
     limit = 4 << 20
-    with closing(
-        ThreadedEngine(plan, Cursor(iteration=0), threads=2, memory_limit=limit, strict_nulls=False)
-    ) as engine:
+    with closing(ThreadedEngine(plan, plan.program, Cursor(iteration=0), threads=2, memory_limit=limit)) as engine:
         for _ in range(200):  # until jobs are as large as they may be
             next(engine)
         taken = engine._loop._maker.held_bytes(len(engine._loop._jobs) + 1)

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -478,7 +479,7 @@ def test_a_mix_refuses_sources_that_treat_errors_differently(url: str) -> None:
 
 def test_processes_that_keep_bad_rows_at_once_lose_none(url: str) -> None:
     plans = [images(url).plan() for _ in range(9)]
-    knowers = [BadRows(plan, strict_nulls=True) for plan in plans]  # each process has its own
+    knowers = [BadRows(plan, replace(plan.program, strict_nulls=True)) for plan in plans]  # each process has its own
 
     def find(number: int) -> None:
         (draw,) = plans[number].draws(0, *plans[number].lane(Cursor()).resolve(np.array([number])))
@@ -497,9 +498,7 @@ def test_taking_over_counts_no_row_twice(url: str, caplog: pytest.LogCaptureFixt
     plan, counters = pipeline.plan(), Counters()
 
     def planner(cursor: Cursor) -> SkippingPlanner:
-        return SkippingPlanner(
-            plan, cursor, bad=bad_rows_of(plan, strict_nulls=False), max_errors=None, counters=counters
-        )
+        return SkippingPlanner(plan, cursor, bad=bad_rows_of(plan, plan.program), max_errors=None, counters=counters)
 
     died = planner(Cursor())
     jobs = list(died)
