@@ -12,9 +12,8 @@ from .base.process.lazy_names import lazy_names
 if TYPE_CHECKING:
     from .base.errors import ParquetryError
     from .base.metrics.loader_stats import LoaderStats
-    from .base.metrics.rank_stats import RankStats
     from .base.metrics.recording import trace
-    from .base.metrics.stats_log import StatsCollector, log_stats
+    from .base.metrics.stats_log import RankStats, StatsCollector, log_stats
     from .base.metrics.watching import watch
     from .base.process.ranks import rank_from_environment
     from .engine.steps.join import cu_seqlens
@@ -68,9 +67,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         ".base.metrics.loader_stats": ("LoaderStats",),
-        ".base.metrics.rank_stats": ("RankStats",),
         ".base.metrics.recording": ("trace",),
-        ".base.metrics.stats_log": ("StatsCollector", "log_stats"),
+        ".base.metrics.stats_log": ("RankStats", "StatsCollector", "log_stats"),
         ".base.metrics.watching": ("watch",),
         ".pipeline.display.batches": ("describe", "plot"),
         ".engine.steps.join": ("cu_seqlens",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from parquetry.common.base.metrics.rank_stats import RankStats
+from parquetry.common.base.metrics.stats_log import RankStats
 
 from .dataset import ParquetDataset
 

@@ -19,8 +19,8 @@ with needs_framework("parquetry.torch_plugin", "torch", extra="torch"):
     from .loader_state import rank_state
     from .map import ParquetMap
     from .nested import NestedTensors
+    from .pass_counters import gather_stats
     from .prefetch import prefetch_to_device
-    from .rank_stats import gather_stats
     from .tensors import cu_seqlens, to_list
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
 """`PassCounters`: the counters of a dataset's passes, in the training process and in loader workers, and their verdict.
+`gather_stats`: a loader's statistics on all ranks of the process group.
 
 Workers are forked or unpickled from the dataset, and so find the memory where the training process adds up. A pass
 without workers, and an iterator outside a loader, have their own counters.
@@ -12,12 +13,16 @@ import weakref
 from contextlib import suppress
 from typing import Any
 
+import torch.distributed as dist
+
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import PipelineError
 from parquetry.common.base.memory.memory_file import memory_file
 from parquetry.common.base.metrics.counters import SIZE_BYTES, Count, Counters
 from parquetry.common.base.metrics.loader_stats import LoaderStats
+from parquetry.common.base.metrics.stats_log import RankStats
 from parquetry.common.base.metrics.tracing import spool
+from parquetry.common.base.metrics.watching import stats_of
 from parquetry.common.pipeline.step_iterator import chain_of, skipped_rows
 
 from .iterator import ElementIterator
@@ -148,3 +153,31 @@ def shared_counters() -> Counters:
         os.close(descriptor)
     counters.trace(spool())
     return counters
+
+
+def gather_stats(loader: object) -> RankStats:
+    """Returns the stats of a loader's running or latest epoch on each rank, and which rank waits the most.
+
+    >>> if step % 100 == 0:  # on every rank  # doctest: +SKIP
+    ...     log_stats(wandb.run if rank == 0 else None, gather_stats(loader), step)
+
+    Collective: if ``torch.distributed`` is initialized, each rank of the default group must call this at the same step.
+    Otherwise the result has this rank only.
+
+    Args:
+        loader: what you iterate: a dataset, pipe or node of this package, or a loader over one.
+
+    Raises:
+        PipelineError: the loader does not read through parquetry, or was not iterated yet.
+    """
+    stats = stats_of(loader)
+    if stats is None:
+        raise PipelineError(
+            f"gather_stats: expected a parquetry dataset or a loader over one, got {type(loader).__name__}."
+        )
+    own = stats()
+    if not (dist.is_available() and dist.is_initialized()):
+        return RankStats(own=own, rank=0, ranks=(own.scalars(),))
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, own.scalars())
+    return RankStats(own=own, rank=dist.get_rank(), ranks=tuple(ranks))

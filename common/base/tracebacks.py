@@ -6,6 +6,8 @@ an iterator. Your own frames stay, including those of functions that parquetry c
 frames. This does not slow down iteration; a verb, and a row read by number, cost one more call.
 
 ``PARQUETRY_FULL_TRACEBACK=1`` in the environment keeps all frames.
+
+`did_you_mean` and `instead_of` say what to write for a name of another library: a verb, or something else.
 """
 
 from __future__ import annotations
@@ -48,6 +50,40 @@ _ELSEWHERE = {  # what pandas, polars, tf.data, torch and Petastorm call it: wha
     "world_size": "num_shards",
 }
 _DUNDERS = {"__init__", "__iter__", "__len__", "__getitem__", "__getitems__", "__exit__"}
+_LENGTH = "len(...) counts its elements"
+_LOOK = "explain() shows the plan, and the command `parquetry describe URL` the values of each field"
+_SHOW = "parquetry.plot(batch) draws a batch; a notebook shows the first rows of the dataset itself"
+_IMAGES = "Write a function that changes the image, for transform(fn)"
+_ORDER = "Rows come in the order of the files; `parquetry rewrite URL OUT --sort-by FIELD` sorts the files"
+_AHEAD = "Batches are made ahead without it"
+_TABLE = "Iterate it, or read the files with pyarrow.parquet.read_table(...)"
+_INSTEAD = {
+    "collect": _TABLE,
+    "color_jitter": _IMAGES,
+    "count": _LENGTH,
+    "describe": f"parquetry.describe(batch) describes a batch; {_LOOK}",
+    "display": _SHOW,
+    "dtypes": _LOOK,
+    "info": _LOOK,
+    "inspect": _LOOK,
+    "jitter": _IMAGES,
+    "len": _LENGTH,
+    "length": _LENGTH,
+    "num_rows": _LENGTH,
+    "order_by": _ORDER,
+    "plot": _SHOW,
+    "prefetch": _AHEAD,
+    "rotate": _IMAGES,
+    "shape": _LOOK,
+    "show": _SHOW,
+    "show_batch": _SHOW,
+    "size": _LENGTH,
+    "sort": _ORDER,
+    "sort_by": _ORDER,
+    "sort_values": _ORDER,
+    "stats": "Its iterator has them: iterator = iter(...), and then iterator.stats()",
+    "to_pandas": _TABLE,
+}
 
 
 def full_tracebacks() -> bool:
@@ -184,3 +220,12 @@ def _is_of_python(filename: str) -> bool:
         return True
     below = filename.removeprefix(_LIBRARY)
     return below != filename and not below.startswith(("site-packages", "dist-packages"))
+
+
+def instead_of(name: str) -> str:
+    """Returns what to write instead of a name. Append it to a message; it is empty if the name is not known.
+
+    >>> instead_of("count")
+    ' len(...) counts its elements.'
+    """
+    return f" {_INSTEAD[name]}." if name in _INSTEAD else ""

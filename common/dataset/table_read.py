@@ -14,7 +14,7 @@ from ..base.errors import DatasetError, DecodeError, SchemaError
 from ..base.process.forks import pc
 from ..parquet.conforming import MisfitError, conform
 from ..parquet.nested import child, is_bytes, wide, without_rare_types
-from ..parquet.spark_files import refuse_old_calendar
+from ..parquet.writers import refuse_old_calendar
 from .arrow_read import WHOLE, ReadSize, read_parts
 from .row_groups import StoredFiles, describe_row_group
 from .table import TableColumn

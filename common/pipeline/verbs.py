@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..base.errors import ParquetryError, PipelineError
 from ..base.process.ranks import resolve_rank
-from ..base.tracebacks import did_you_mean
+from ..base.tracebacks import did_you_mean, instead_of
 from ..schema.field import UnischemaField
 from ..schema.plain import integer, is_utf_8, plain
 from ..stages.base import FieldNames, names_of, required_names
@@ -34,7 +34,6 @@ from ..stages.where import filter_of
 from ..storage.filesystem import absolute
 from .field_verbs import seed_or_drawn
 from .image_verbs import ImageVerbs
-from .other_names import instead_of
 
 if TYPE_CHECKING:
     from typing import Self

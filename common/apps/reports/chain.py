@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from ...base.errors import ParquetryError, PipelineError, SchemaError
-from ...base.tracebacks import did_you_mean
-from ...pipeline.other_names import instead_of
+from ...base.tracebacks import did_you_mean, instead_of
 from ...pipeline.pipeline import Pipeline
 from ...pipeline.verbs import Verbs
 from ...schema import (

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from ..process.dataclass import dataclass
 from .counters import Count
-from .waits import Waits
+from .tally import Waits
 
 STORE, PARQUET, DECODE, WORK, HAND_OVER = "store", "parquet", "decode", "work on values", "hand-over"
 DEVICE_COPY, UNEXPLAINED = "device copy", "unexplained"

@@ -1,4 +1,8 @@
-"""`LocalDiskCache`: caches picklable values by key in a directory of this user."""
+"""Caches of arbitrary values by key, with the interface of Petastorm's `CacheBase`. `LocalDiskCache` keeps picklable
+values in a directory of this user.
+
+Readers do not use these: with ``cache_type="local-disk"``, they cache stored row groups with `engine.disk_cache`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,25 @@ from typing import Any
 
 from ...base.errors import PipelineError
 from ...storage.file_cache import FileCache
-from .cache import CacheBase
+
+
+class CacheBase:
+    """Base class of caches."""
+
+    def get(self, key: str, fill_cache_func: Callable[[], Any]) -> Any:
+        """Returns the cached value for a key; calls the function to make it if there is none."""
+        raise NotImplementedError
+
+    def cleanup(self) -> None:
+        """Removes the cached values."""
+
+
+class NullCache(CacheBase):
+    """Caches nothing."""
+
+    def get(self, key: str, fill_cache_func: Callable[[], Any]) -> Any:
+        return fill_cache_func()
+
 
 _LOGGER = logging.getLogger(__name__)
 

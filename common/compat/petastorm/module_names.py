@@ -21,7 +21,6 @@ _PACKAGES = ("benchmark", "etl", "spark", "test_util", "tools", "workers_pool")
 _SAME_NAMES = (
     *_PACKAGES,
     "benchmark.throughput",
-    "cache",
     "codecs",
     "errors",
     "etl.dataset_metadata",
@@ -46,6 +45,7 @@ _SAME_NAMES = (
 )
 HOMES = {
     **{name: f"parquetry.common.compat.petastorm.{name}" for name in _SAME_NAMES},
+    "cache": "parquetry.common.compat.petastorm.local_disk_cache",
     "pytorch": "parquetry.torch_plugin.petastorm",
     "tf_utils": "parquetry.tf_plugin.petastorm",
 }

@@ -20,12 +20,12 @@ from ...schema.field import UnischemaField
 from ..read.file_cells import Part
 from .coded_column import CodedColumn
 from .fixed_column import FixedColumn
-from .jpeg_files import IntactRows
 from .list_column import ListColumn, joined
 from .nested_column import NestedColumn
 from .null_elements import FlaggedColumn, KeptColumn, filled, flagged
 from .plain_numbers import as_arrays, fixed_parts, is_plain, numbers_of, plain_numbers, validity_of
 from .protocols import BlockColumn, DecodeContext
+from .stored_values import IntactRows
 
 
 def block_column(

@@ -21,12 +21,11 @@ from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
 from ..read.file_cells import Part
 from .batch import Column, Dense, Ragged, Strings
-from .jpeg_files import IntactRows, JpegFiles, can_decode
 from .list_column import strings_of
 from .plain_numbers import take_valid, validity_of
 from .protocols import DecodeContext
 from .shared_rows import Places, SharedRows
-from .stored_values import StoredValues
+from .stored_values import IntactRows, JpegFiles, StoredValues, can_decode
 
 _DECODER_COPIES = 4  # a decoder may need this many times the memory of a value
 

@@ -17,7 +17,7 @@ from ...dataset.dataset import StoredDataset
 from ...dataset.row_groups import describe_row_group
 from ...dataset.table_read import column_slices
 from ...parquet.nested import child, without_rare_types
-from ...parquet.spark_files import refuse_old_calendar
+from ...parquet.writers import refuse_old_calendar
 from ...schema.field import UnischemaField
 from .external_images import is_listed, listed_column
 

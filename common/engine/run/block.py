@@ -22,9 +22,9 @@ from ...schema.field import UnischemaField
 from ...stages.pack import PackStep
 from ..columns.block_column import block_column
 from ..columns.fixed_column import FixedColumn
-from ..columns.jpeg_files import IntactRows
 from ..columns.plain_numbers import numbers_of, plain_parts
 from ..columns.protocols import BlockColumn, DecodeContext
+from ..columns.stored_values import IntactRows
 from ..read.block_layout import StackedColumns, in_order
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..steps.pack import pack_parts, packed_bytes

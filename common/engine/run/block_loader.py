@@ -8,7 +8,7 @@ from functools import partial
 from ...plan.draws import BlockRows
 from ...plan.plan import BasePlan
 from ...plan.program import ElementProgram
-from ..columns.jpeg_files import IntactRows
+from ..columns.stored_values import IntactRows
 from ..read.block_layout import ItemOrder, keeps_item_order
 from ..read.fetch import Fetcher
 from ..read.large_blocks import BlockColumns

@@ -28,8 +28,7 @@ from ...plan.plan import BasePlan
 from ..columns.batch import Column
 from .bad_rows import FailedItem
 from .block_store import BlockHandle, BlockStore
-from .describing import describe_wait
-from .failing import check_blocks, failing_items
+from .failing import check_blocks, describe_wait, failing_items
 from .jobs import Job, Planner, UnfinishedJobError
 from .rebatch import Emission, rebatcher_of
 

@@ -24,9 +24,8 @@ from ...plan.draws import Draw
 from ...plan.order.cursor import START, Cursor, SkipState
 from ...plan.plan import BasePlan
 from .bad_rows import BadRows, FailedItem, Failure, Row, SkippedItem
-from .error_limit import ErrorLimit
 from .jobs import Job, JobPosition, JobSizer, Planner, Skip, SkipPosition
-from .part_positions import PartPositions
+from .part_positions import ErrorLimit, PartPositions
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_SEARCHED = 4096  # positions among which to look for a row that does not fail

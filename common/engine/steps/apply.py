@@ -24,12 +24,11 @@ from ...stages.select import Projection
 from ...stages.steps import Step
 from ...stages.transform import TransformStep
 from ..columns.batch import Column, cut_column
-from .cast import apply_cast
 from .encode import apply_encode
 from .image_columns import SizeCheck, apply_images, gather_images
 from .pack import apply_pack, gather_packed
 from .random_numbers import ItemKeys
-from .shaping import apply_nulls, apply_pad, apply_permute, pad_batches
+from .shaping import apply_cast, apply_nulls, apply_pad, apply_permute, pad_batches
 from .source import Taken
 from .transform import apply_to_rows, apply_transform
 

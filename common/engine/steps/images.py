@@ -3,6 +3,7 @@
 The functions here take an image ``(H, W)`` or ``(H, W, C)`` and the random numbers of its item, and write the finished
 image to its place in the batch. Crops are views. Every operation writes where the next one reads, and the last one
 writes into the batch, so there are no extra copies. The functions know neither batches nor codecs.
+`base.native.pixels` does the work, except for ``"nearest"``, which takes any dtype.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from functools import partial
 import numpy as np
 
 from ...base.memory.arena import SCRATCH
+from ...base.native.kernels import copy_image, normalize, resize
+from ...base.native.pixels import FILTERS, MIRRORED, UPSIDE_DOWN
 from ...base.process.dataclass import dataclass
 from ...stages.crop import CropOp
 from ...stages.image_base import ImageStep
@@ -21,7 +24,6 @@ from ...stages.normalize import NormalizeOp
 from ...stages.random_flip import FlipOp
 from ...stages.random_resized_crop import TRIES, ResizedCropOp
 from ...stages.resize import ResizeOp
-from .image_kernels import copy_into, flip_into, normalize_into, resize_into
 from .random_numbers import ItemKeys, uniform
 
 Box = tuple[int, int, int, int]
@@ -212,3 +214,62 @@ def _drawn_box(op: ResizedCropOp, numbers: Sequence[float], height: int, width: 
     elif width / height > high:
         wide = max(round(height * high), 1)
     return (height - tall) // 2, (width - wide) // 2, tall, wide
+
+
+def resize_into(image: np.ndarray, out: np.ndarray, interpolation: str, *, antialias: bool = True) -> None:
+    """Resizes ``image`` into ``out`` (same dtype and channels), as `base.native.pixels.resize` does."""
+    if image.shape == out.shape:
+        np.copyto(out, image)
+    elif interpolation == "nearest":
+        _nearest(image, out)
+    else:
+        resize(_with_channels(image), _with_channels(out), FILTERS[interpolation, antialias])
+
+
+def _with_channels(image: np.ndarray) -> np.ndarray:
+    return image if image.ndim == 3 else image[..., None]
+
+
+def _nearest(image: np.ndarray, out: np.ndarray) -> None:
+    """Takes, for each new pixel, the old pixel that contains its center."""
+    (height, width), (old_height, old_width) = out.shape[:2], image.shape[:2]
+    rows = (2 * np.arange(height) + 1) * old_height // (2 * height)
+    columns = (2 * np.arange(width) + 1) * old_width // (2 * width)
+    taken = np.take(image, rows, axis=0)
+    whole = np.dtype((np.void, taken.dtype.itemsize * math.prod(taken.shape[2:])))  # moves each pixel as one value
+    pixels = np.take(taken.reshape(height, old_width, -1).view(whole)[..., 0], columns, axis=1)
+    np.copyto(out, pixels.view(out.dtype).reshape(out.shape))
+
+
+def flip_into(image: np.ndarray, out: np.ndarray, axis: int) -> None:
+    """Writes ``image``, mirrored along ``axis`` (0: upside down, 1: left and right swapped), into ``out``."""
+    copy_image(_with_channels(image), _with_channels(out), UPSIDE_DOWN if axis == 0 else MIRRORED)
+
+
+def copy_into(image: np.ndarray, out: np.ndarray) -> None:
+    """Copies an image, also into one with its channels first in memory."""
+    copy_image(_with_channels(image), _with_channels(out))
+
+
+def normalize_into(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> None:
+    """Writes ``float32(image) * multiply - subtract`` into ``out``.
+
+    ``multiply`` and ``subtract`` are float32 ``[C]``, and every step is rounded to float32. ``out`` is float32 or
+    float16, and may have its channels first in memory.
+    """
+    to = _normalize_to_half if out.dtype == np.float16 else normalize
+    to(_with_channels(image), _with_channels(out), multiply, subtract)
+
+
+def _normalize_to_half(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> None:
+    if image.dtype == np.uint8:  # uses a table, because numpy's conversion to half precision would dominate the cost
+        values = np.arange(256, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            tables = (values * multiply[:, None] - subtract[:, None]).astype(np.float16)
+        for channel in range(image.shape[2]):
+            np.copyto(out[..., channel], tables[channel].take(image[..., channel]))
+        return
+    single = np.empty(image.shape, np.float32)
+    normalize(image, single, multiply, subtract)
+    with np.errstate(over="ignore"):
+        np.copyto(out, single, casting="same_kind")

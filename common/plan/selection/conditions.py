@@ -30,9 +30,8 @@ from ...stages.where import Where, WhereColumn
 from .growing_rows import joined, rows_in, rows_where
 from .pruning import ColumnStatistics, prune
 from .rows import RowNumbers
-from .selection import Report, Selection
+from .selection import Report, Selection, StoredRows
 from .statistics import column_statistics, decoded_bytes
-from .stored_rows import StoredRows
 
 CONDITIONS = (Where, WhereColumn, Nulls)
 _NUMBER_BYTES = 8

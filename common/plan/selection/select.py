@@ -28,9 +28,8 @@ from ...stages.where import WhereFunction
 from .conditions import CONDITIONS, conditions_of, matching
 from .refused import NOTHING_REFUSED, RefusedRows, all_refused, refused_in
 from .rows import RowSet, all_rows
-from .selection import Report, Selection
+from .selection import ReadStored, Report, RowPredicate, Selection, StoredRows
 from .sequences import gap_of, groups_of, scattered_note, sequences_of, stamps_of_rows, with_numbered_groups
-from .stored_rows import ReadStored, RowPredicate, StoredRows
 from .windows import WindowRule, decreasing_stamp, window_starts
 
 _LOGGER = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from ...base.progress import CancelToken
 from ...engine.read.large_blocks import BlockColumns
 from ...engine.run.block_loader import BlockLoader
 from ...engine.run.block_store import BlockHandle, all_loaded
-from ...engine.run.describing import describe_rows
+from ...engine.run.failing import describe_rows
 from ...engine.run.jobs import Job, UnfinishedJobError
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram

@@ -17,7 +17,7 @@ from parquetry.common.base.metrics.loader_stats import (
     LoaderStats,
     advice,
 )
-from parquetry.common.base.metrics.waits import Waits
+from parquetry.common.base.metrics.tally import Waits
 
 
 def stats(chain: Chain | None = None, **numbers: float) -> LoaderStats:

@@ -23,7 +23,6 @@ from parquetry.common import Pipeline
 from parquetry.common.base.errors import DatasetError, SchemaError
 from parquetry.common.compat.petastorm import reading
 from parquetry.common.compat.petastorm.benchmark.throughput import ReadMethod, WorkerPoolType, reader_throughput
-from parquetry.common.compat.petastorm.cache import NullCache
 from parquetry.common.compat.petastorm.codecs import NdarrayCodec, ScalarCodec
 from parquetry.common.compat.petastorm.errors import DecodeFieldError
 from parquetry.common.compat.petastorm.etl import petastorm_generate_metadata
@@ -34,7 +33,7 @@ from parquetry.common.compat.petastorm.fs_utils import (
     normalize_dataset_url_or_urls,
     normalize_dir_url,
 )
-from parquetry.common.compat.petastorm.local_disk_cache import LocalDiskCache
+from parquetry.common.compat.petastorm.local_disk_cache import LocalDiskCache, NullCache
 from parquetry.common.compat.petastorm.tools import copy_dataset
 from parquetry.common.compat.petastorm.unischema import Unischema, UnischemaField, dict_to_spark_row
 from parquetry.common.compat.petastorm.utils import decode_row, run_in_subprocess

@@ -24,7 +24,7 @@ from parquetry.common.base.errors import DecodeError, PipelineError, StateError
 from parquetry.common.base.native import kernels, pixels
 from parquetry.common.base.native.jpeg import Parts
 from parquetry.common.base.native.library import is_compiled
-from parquetry.common.engine.steps.image_kernels import resize_into
+from parquetry.common.engine.steps.images import resize_into
 from parquetry.common.engine.steps.random_numbers import ItemKeys, uniform
 from parquetry.common.schema.images import CompressedImageCodec as Codec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parquetry.common.engine.run.describing import describe_rows
+from parquetry.common.engine.run.failing import describe_rows
 from parquetry.common.plan.draws import BlockKey, BlockRows, Draw
 
 
