@@ -61,17 +61,17 @@ def _places(plan: Plan, iteration: int, worker: int, workers: int, rank: int | N
     for number, at in zip(passes.tolist(), index.tolist(), strict=True):
         order = plan.epoch_order(plan.epoch_of(iteration, number))
         stream, wraparounds, block, bucket, _, _ = items.places(order, np.array([at]))[0].tolist()
-        (draw,) = plan.draws(iteration, np.array([number]), np.array([at]))
+        (read,) = plan.reads(iteration, np.array([number]), np.array([at]))
         name = (number, stream, wraparounds, block, bucket, int(items.sizes[bucket]))
-        found.append((name, _rows(plan, draw)))
+        found.append((name, _rows(plan, read)))
     return found
 
 
-def _rows(plan: Plan, draw: Any) -> Batch:
-    block = plan.block_rows(draw.key)
+def _rows(plan: Plan, read: Any) -> Batch:
+    block = plan.block_rows(read.key)
     before = np.concatenate([[0], np.cumsum(plan.dataset.row_groups.rows)])
     parts = [np.asarray(rows) + int(before[group]) for group, rows in zip(block.row_groups, block.rows, strict=True)]
-    found: Batch = np.concatenate(parts)[block.rows_of_items(draw.items)[:, 0]].tolist()
+    found: Batch = np.concatenate(parts)[block.rows_of_items(read.items)[:, 0]].tolist()
     return found
 
 

@@ -70,4 +70,4 @@ def _plan(pipeline: Pipeline) -> None:
     """Computes the exact length, and the items of a batch in the middle of the shuffled epoch."""
     middle = len(pipeline) // 2
     items = np.arange(middle * 64, middle * 64 + 64)
-    pipeline.plan().draws(0, np.zeros_like(items), items)
+    pipeline.plan().reads(0, np.zeros_like(items), items)

@@ -11,7 +11,7 @@ import numpy as np
 from ..base.native.library import is_compiled
 from ..dataset.file_schemas import types_text
 from ..dataset.store_reads import fetched_ranges
-from ..plan.draws import BlockKey
+from ..plan.block_reads import BlockKey
 from ..plan.mixed_plan import Mixture
 from ..plan.options import Options
 from ..plan.order.quality import shuffle_quality

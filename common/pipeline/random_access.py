@@ -29,7 +29,7 @@ from ..engine.read.fetch import fetch_threads
 from ..engine.run.assemble import assemble
 from ..engine.run.vocabularies import ready_program
 from ..engine.steps.source import BlockSlice
-from ..plan.draws import BlockKey, BlockRows, Draw
+from ..plan.block_reads import BlockKey, BlockRead, BlockRows
 from ..plan.items import distinct
 from ..plan.plan import BasePlan
 from ..plan.selection.rows import rows_inside
@@ -162,12 +162,12 @@ class ElementReader(Generic[ElementT]):
             several = zip(numbers.tolist(), copies.tolist(), strict=True)
             return [self._batch(epoch, *batches.rows(number), each) for number, each in several]
         passes, index = self._plan.row_view.resolve(numbers)
-        draws = self._plan.draws(epoch, passes, index)
-        if any(draw.spans is not None for draw in draws):  # an item may need several row groups
+        reads = self._plan.reads(epoch, passes, index)
+        if any(read.spans is not None for read in reads):  # an item may need several row groups
             some = self._plan.chunk_rows
             parts = [slice(first, first + some) for first in range(0, len(index), some)]
             return [row for part in parts for row in self._chunk(epoch, passes[part], index[part], copies[part])]
-        return self._rows(draws, copies)
+        return self._rows(reads, copies)
 
     def _batch(self, epoch: int, passes: np.ndarray, index: np.ndarray, copies: int) -> ElementT:
         columns = self._together(epoch, passes, index, copies)
@@ -187,15 +187,15 @@ class ElementReader(Generic[ElementT]):
 
     def _together(self, epoch: int, passes: np.ndarray, index: np.ndarray, copies: np.ndarray | int) -> list[Column]:
         """Assembles the columns of some items from any number of row groups."""
-        draws = self._plan.draws(epoch, passes, index)
-        taken = [each for draw in draws for each in self._taken(draw, copies)]
+        reads = self._plan.reads(epoch, passes, index)
+        taken = [each for read in reads for each in self._taken(read, copies)]
         loaded = self._row_groups.load([each.run for each in taken])
         sources = [each.source(rows) for each, rows in zip(taken, loaded, strict=True)]
-        return self._made(sources, self._plan.rows_drawn(draws, len(index)))
+        return self._made(sources, self._plan.rows_of_reads(reads, len(index)))
 
-    def _rows(self, draws: Sequence[Draw], copies: np.ndarray) -> list[ElementT]:
+    def _rows(self, reads: Sequence[BlockRead], copies: np.ndarray) -> list[ElementT]:
         result: list[Any] = [None] * len(copies)
-        taken = sorted((each for draw in draws for each in self._taken(draw, copies)), key=lambda each: each.run)
+        taken = sorted((each for read in reads for each in self._taken(read, copies)), key=lambda each: each.run)
         at_once, chunk_rows = self._row_groups.threads, self._plan.chunk_rows
         for few in (taken[first : first + at_once] for first in range(0, len(taken), at_once)):
             for each, rows in zip(few, self._row_groups.load([each.run for each in few]), strict=True):
@@ -226,24 +226,24 @@ class ElementReader(Generic[ElementT]):
                     self._held = counters, Gauge(counters)
                 self._held[1].set(self._row_groups.nbytes)
 
-    def _taken(self, draw: Draw, copies: np.ndarray | int) -> Iterator[_Taken]:
-        """Splits the items of a draw by the row groups that they lie in; ``copies`` are by place, or of all places."""
-        block = self._block_rows.made(draw.key, partial(self._plan.block_rows, draw.key))
+    def _taken(self, read: BlockRead, copies: np.ndarray | int) -> Iterator[_Taken]:
+        """Splits the items of a read by the row groups that they lie in; ``copies`` are by place, or of all places."""
+        block = self._block_rows.made(read.key, partial(self._plan.block_rows, read.key))
         starts = np.cumsum([0, *map(len, block.rows)])
-        item_rows, repeats = block.rows_of_items(draw.items), block.repeats_of(draw.items)
+        item_rows, repeats = block.rows_of_items(read.items), block.repeats_of(read.items)
         parts = np.searchsorted(starts, item_rows, side="right") - 1
         several = len(starts)
         for span, chosen in distinct(parts.min(axis=1) * several + parts.max(axis=1)):
             first, last = divmod(span, several)
             items = np.arange(len(item_rows)) if chosen is None else chosen
-            places = items if draw.places is None else draw.places[items]
+            places = items if read.places is None else read.places[items]
             yield _Taken(
-                run=RunKey(draw.key.source, block.row_groups[first : last + 1]),
+                run=RunKey(read.key.source, block.row_groups[first : last + 1]),
                 parts=parts[items] - first,
                 rows=rows_inside(block.rows[first : last + 1], item_rows[items] - starts[first]),
                 places=places,
-                pass_number=draw.pass_number,
-                spans=None if draw.spans is None else draw.spans[items],
+                pass_number=read.pass_number,
+                spans=None if read.spans is None else read.spans[items],
                 repeats=_repeats(None if repeats is None else repeats[items], copies, places),
             )
 
@@ -280,7 +280,7 @@ class _Taken:
         parts, rows: int64 ``[items, T]``: for each row of each item, its row group within the run, and its number in
             that row group.
         places: the positions of the items in the element.
-        pass_number, spans: as in `Draw`.
+        pass_number, spans: as in `BlockRead`.
         repeats: as in `BlockSlice`.
     """
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..schema.ragged import concat_ranges, ends_of
-from .draws import BlockKey, BlockRows, Draw
+from .block_reads import BlockKey, BlockRead, BlockRows
 from .items import RowItems, by_block
 from .order.epoch import EpochOrder, OrderSpec, equal_groups
 from .order.leftovers import Leftovers
@@ -113,7 +113,7 @@ class BucketItems(RowItems):
     def order(self, spec: OrderSpec, epoch: int, leftovers: Leftovers | None = None) -> BucketOrder:
         return BucketOrder(self._buckets, spec, epoch, leftovers)
 
-    def draws(self, order: BucketOrder, pass_number: int, index: np.ndarray) -> list[Draw]:  # type: ignore[override]  # its own order
+    def reads(self, order: BucketOrder, pass_number: int, index: np.ndarray) -> list[BlockRead]:  # type: ignore[override]  # its own order
         """Returns the rows of the batches at global positions ``index`` of an epoch. Places count their rows."""
         blocks = by_block(order, index)
         begins = None
@@ -126,10 +126,10 @@ class BucketItems(RowItems):
             first, count = starts[batches], starts[batches + 1] - starts[batches]
             places = None if begins is None else concat_ranges(begins[mine], count)
             key = BlockKey(epoch=order.number, stream=stream, block=block)
-            result.append(Draw(key=key, items=concat_ranges(first, count), places=places, pass_number=pass_number))
+            result.append(BlockRead(key=key, items=concat_ranges(first, count), places=places, pass_number=pass_number))
         return result
 
-    def draws_between(self, order: EpochOrder, pass_number: int, first: int, last: int) -> None:
+    def reads_between(self, order: EpochOrder, pass_number: int, first: int, last: int) -> None:
         """Returns nothing: the rows of consecutive items are not consecutive."""
 
     def rows_of(self, order: BucketOrder, index: np.ndarray) -> np.ndarray:  # type: ignore[override]  # its own order

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..base.process.forks import cached_property
 from ..schema.ragged import concat_ranges
-from .draws import BlockKey, BlockRows, Draw, ascending
+from .block_reads import BlockKey, BlockRead, BlockRows, ascending
 from .order.epoch import EpochOrder, OrderSpec
 from .order.leftovers import Leftovers
 from .selection.rows import RowNumbers
@@ -58,10 +58,10 @@ class RowItems:
         """Returns the global order of an epoch, or of what is left of it."""
         return EpochOrder(self.items_before(epoch), spec, epoch, leftovers)
 
-    def draws(self, order: EpochOrder, pass_number: int, index: np.ndarray) -> list[Draw]:
+    def reads(self, order: EpochOrder, pass_number: int, index: np.ndarray) -> list[BlockRead]:
         """Returns where the items at global positions ``index`` of an epoch come from. Places refer to ``index``."""
         return [
-            Draw(
+            BlockRead(
                 key=BlockKey(epoch=order.number, stream=stream, block=block),
                 items=items,
                 places=places,
@@ -70,8 +70,8 @@ class RowItems:
             for stream, block, items, places in by_block(order, index)
         ]
 
-    def draws_between(self, order: EpochOrder, pass_number: int, first: int, last: int) -> list[Draw] | None:
-        """Returns the `draws` of the items at the positions ``first`` to ``last`` (exclusive), without any sorting.
+    def reads_between(self, order: EpochOrder, pass_number: int, first: int, last: int) -> list[BlockRead] | None:
+        """Returns the `reads` of the items at the positions ``first`` to ``last`` (exclusive), without any sorting.
 
         Returns ``None`` if that is not possible: with several streams, or past the last item.
         """
@@ -84,7 +84,7 @@ class RowItems:
             start, stop = int(starts[block]), int(starts[block + 1])
             lo, hi = max(first, start), min(last, stop)
             found.append(
-                Draw(
+                BlockRead(
                     key=BlockKey(epoch=order.number, stream=0, block=block),
                     items=ascending(lo - start, hi - start),
                     places=None if begin == end else ascending(lo - first, hi - first),

@@ -17,7 +17,7 @@ from ..base.process.forks import cached_property
 from ..schema.element import OutputField
 from ..stages.base import Decision, Stage, positive_integer, with_streams
 from ..stages.recut import Recut
-from .draws import BlockKey, BlockRows, Draw
+from .block_reads import BlockKey, BlockRead, BlockRows
 from .fields import mixed_program
 from .items import distinct
 from .order.mixing import SOURCE_SHIFT, MixView, Phase, Stop, Weights
@@ -190,15 +190,15 @@ class MixedPlan(BasePlan):
     def parts(self) -> Sequence[Plan]:
         return [part for plan in self.plans for part in plan.parts]
 
-    def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
+    def reads(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[BlockRead]:
         leaf = index >> SOURCE_SHIFT
         turns = self.global_passes(iteration, passes)
         result = []
         for number, chosen in distinct(np.searchsorted(self._first, leaf, side="right") - 1):
             first, mine = self._first[number], np.arange(len(index)) if chosen is None else chosen
-            for draw in self.plans[number].draws(0, turns[mine], index[mine] - (first << SOURCE_SHIFT)):
-                places = mine if draw.places is None else mine[draw.places]
-                result.append(replace(draw, key=draw.key._replace(source=first + draw.key.source), places=places))
+            for read in self.plans[number].reads(0, turns[mine], index[mine] - (first << SOURCE_SHIFT)):
+                places = mine if read.places is None else mine[read.places]
+                result.append(replace(read, key=read.key._replace(source=first + read.key.source), places=places))
         return result
 
     def block_rows(self, key: BlockKey) -> BlockRows:

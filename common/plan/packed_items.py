@@ -13,7 +13,7 @@ import numpy as np
 
 from ..base.process.forks import cached_property
 from ..schema.ragged import concat_ranges, ends_of
-from .draws import BlockKey, BlockRows, Draw
+from .block_reads import BlockKey, BlockRead, BlockRows
 from .items import RowItems, by_block, row_groups_of
 from .order.epoch import EpochOrder, OrderSpec, equal_groups
 from .order.leftovers import Leftovers
@@ -88,7 +88,7 @@ class PackedItems(RowItems):
     def order(self, spec: OrderSpec, epoch: int, leftovers: Leftovers | None = None) -> GroupOrder:
         return GroupOrder(self._items_before, spec, epoch, leftovers)
 
-    def draws(self, order: EpochOrder, pass_number: int, index: np.ndarray) -> list[Draw]:
+    def reads(self, order: EpochOrder, pass_number: int, index: np.ndarray) -> list[BlockRead]:
         result = []
         for stream, block, items, places in by_block(order, index):
             _, first, tokens, begin, ends = self._layout(order, stream, block)
@@ -97,7 +97,7 @@ class PackedItems(RowItems):
             key = BlockKey(epoch=order.number, stream=stream, block=block)
             spans = np.stack([first[piece], tokens[piece], begin[piece], np.zeros_like(piece)], axis=1)
             result.append(
-                Draw(
+                BlockRead(
                     key=key,
                     items=piece,
                     places=item if places is None else places[item],
@@ -107,7 +107,7 @@ class PackedItems(RowItems):
             )
         return result
 
-    def draws_between(self, order: EpochOrder, pass_number: int, first: int, last: int) -> None:
+    def reads_between(self, order: EpochOrder, pass_number: int, first: int, last: int) -> None:
         """Returns nothing: the rows of consecutive items are not consecutive."""
 
     def block_rows(self, order: EpochOrder, key: BlockKey) -> BlockRows:

@@ -30,7 +30,7 @@ from ..stages.measure import Measure
 from ..stages.recut import Recut
 from ..stages.repeat import Repeat
 from ..stages.shard import Shard
-from .draws import BlockKey, BlockRows, Draw
+from .block_reads import BlockKey, BlockRead, BlockRows
 from .fields import build_program, casts_in_file, declared_as
 from .items import RowItems, by_block, distinct
 from .joined_items import items_of
@@ -77,7 +77,7 @@ UNKNOWN = -2
 class BasePlan:
     """The part shared by plans of one dataset and plans of a mix: the element, and the steps as views over rows.
 
-    Subclasses define the rows (``program``, ``row_view``) and their location (``draws`` and the ``block_`` methods).
+    Subclasses define the rows (``program``, ``row_view``) and their location (``reads`` and the ``block_`` methods).
     """
 
     stages: tuple[Stage, ...]
@@ -141,14 +141,14 @@ class BasePlan:
         """About how many bytes a step takes, which is a batch or a chunk of rows."""
         return self.row_bytes * (self.element.batch_size or self.chunk_rows)
 
-    def rows_drawn(self, draws: Sequence[Draw], items: int) -> int:
-        """Returns the number of rows in the draws of ``items`` items. It is ``items``, unless items are batches."""
-        return sum(len(draw.items) for draw in draws) if self.order.makes_batches else items
+    def rows_of_reads(self, reads: Sequence[BlockRead], items: int) -> int:
+        """Returns the number of rows in the reads of ``items`` items. It is ``items``, unless items are batches."""
+        return sum(len(read.items) for read in reads) if self.order.makes_batches else items
 
     def item_rows(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Returns the number of rows of each item (int64), which is 1 unless items are batches.
 
-        The arguments are those of `Plan.draws`.
+        The arguments are those of `Plan.reads`.
         """
         return np.ones(len(index), np.int64)
 
@@ -387,7 +387,7 @@ class BasePlan:
         """Whether files are on remote storage, so that many reads must run at once."""
         raise NotImplementedError
 
-    def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
+    def reads(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[BlockRead]:
         """Returns where the rows of one element come from.
 
         Args:
@@ -396,8 +396,8 @@ class BasePlan:
         """
         raise NotImplementedError
 
-    def draws_between(self, iteration: int, rows: Consecutive) -> list[Draw] | None:
-        """Returns what `draws` returns for consecutive rows, or ``None`` if only `draws` can find that."""
+    def reads_between(self, iteration: int, rows: Consecutive) -> list[BlockRead] | None:
+        """Returns what `reads` returns for consecutive rows, or ``None`` if only `reads` can find that."""
         return None
 
     def block_rows(self, key: BlockKey) -> BlockRows:
@@ -709,7 +709,7 @@ class Plan(BasePlan):
 
     # --- elements ---
 
-    def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
+    def reads(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[BlockRead]:
         """Returns where the rows of one element come from.
 
         Args:
@@ -721,20 +721,20 @@ class Plan(BasePlan):
             order = self.epoch_order(self.epoch_of(iteration, number))
             pass_number = self._pass_number(iteration, number)
             if chosen is None:
-                result += self.items.draws(order, pass_number, index)
+                result += self.items.reads(order, pass_number, index)
                 continue
             places = chosen
             if self.order.makes_batches:
                 rows = self.item_rows(iteration, passes, index)
                 places = concat_ranges((np.cumsum(rows) - rows)[chosen], rows[chosen])
-            for draw in self.items.draws(order, pass_number, index[chosen]):
-                result.append(replace(draw, places=places if draw.places is None else places[draw.places]))
+            for read in self.items.reads(order, pass_number, index[chosen]):
+                result.append(replace(read, places=places if read.places is None else places[read.places]))
         return result
 
-    def draws_between(self, iteration: int, rows: Consecutive) -> list[Draw] | None:
+    def reads_between(self, iteration: int, rows: Consecutive) -> list[BlockRead] | None:
         order = self.epoch_order(self.epoch_of(iteration, rows.pass_number))
         pass_number = self._pass_number(iteration, rows.pass_number)
-        return self.items.draws_between(order, pass_number, rows.first, rows.last)
+        return self.items.reads_between(order, pass_number, rows.first, rows.last)
 
     def item_rows(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> np.ndarray:
         rows = np.empty(len(index), np.int64)

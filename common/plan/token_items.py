@@ -12,7 +12,7 @@ import numpy as np
 
 from ..base.process.forks import cached_property
 from ..schema.ragged import concat_ranges, ends_of
-from .draws import BlockKey, BlockRows, Draw
+from .block_reads import BlockKey, BlockRead, BlockRows
 from .items import RowItems, distinct
 from .order.epoch import EpochOrder, OrderSpec
 from .order.leftovers import Leftovers
@@ -58,7 +58,7 @@ class TokenItems(RowItems):
         assert leftovers is None
         return TokenOrder(self._ends, self._selection.rows.before, self._length, self._items, spec, epoch)
 
-    def draws(self, order: TokenOrder, pass_number: int, index: np.ndarray) -> list[Draw]:  # type: ignore[override]  # its own order
+    def reads(self, order: TokenOrder, pass_number: int, index: np.ndarray) -> list[BlockRead]:  # type: ignore[override]  # its own order
         """Returns the pieces of rows that make up the items at global positions ``index`` of an epoch."""
         result = []
         stream, position = order.locate(index)
@@ -74,10 +74,10 @@ class TokenItems(RowItems):
                 key = BlockKey(epoch=order.number, stream=number, block=block)
                 row, spans = self._pieces(order, key, begin - starts[block], end - starts[block])
                 item, spans = spans[:, 0], spans[:, 1:]
-                result.append(Draw(key=key, items=row, places=places[item], pass_number=pass_number, spans=spans))
+                result.append(BlockRead(key=key, items=row, places=places[item], pass_number=pass_number, spans=spans))
         return result
 
-    def draws_between(self, order: EpochOrder, pass_number: int, first: int, last: int) -> None:
+    def reads_between(self, order: EpochOrder, pass_number: int, first: int, last: int) -> None:
         """Returns nothing: the rows of consecutive items are not consecutive."""
 
     def _unused(self, order: TokenOrder, stream: int) -> int:
@@ -91,7 +91,7 @@ class TokenItems(RowItems):
 
         Returns:
             The row of each piece in the block's order, and the number of its item followed by the columns of
-            `Draw.spans`.
+            `BlockRead.spans`.
         """
         row, first, before = order.block_parts(key.stream, key.block)
         lo, hi = np.maximum(begin, 0), np.minimum(end, before[-1])

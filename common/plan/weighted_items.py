@@ -20,7 +20,7 @@ import numpy as np
 
 from ..base.process.forks import cached_property
 from ..schema.ragged import ends_of
-from .draws import BlockKey, BlockRows
+from .block_reads import BlockKey, BlockRows
 from .items import RowItems, row_groups_of
 from .order.epoch import EpochOrder, equal_groups
 from .order.permutations import permutation, raw_words

@@ -83,7 +83,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinStep:
-    """Joins rows of token lists into items of equal length; see `plan.draws.Draw`.
+    """Joins rows of token lists into items of equal length; see `plan.block_reads.BlockRead`.
 
     Attributes:
         length: tokens per item.

@@ -23,7 +23,7 @@ from s3_server import serving
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read import arrow_reader, fetch
 from parquetry.common.engine.run import selecting
-from parquetry.common.plan.draws import BlockKey
+from parquetry.common.plan.block_reads import BlockKey
 from parquetry.common.storage import temporary
 from parquetry.common.storage.temporary import NoRoomError, TemporaryBuffer
 

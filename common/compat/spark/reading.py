@@ -30,7 +30,7 @@ from ...engine.read.column_reader import ReadContext
 from ...engine.read.fetch import Fetcher
 from ...engine.run.block_loader import BlockLoader
 from ...parquet.nested import one_array, take_rows
-from ...plan.draws import BlockRows
+from ...plan.block_reads import BlockRows
 from ...plan.selection.rows import RowSet
 from ...plan.selection.select import every_row
 from ...schema.dtypes import delivered_dtype, is_string_like

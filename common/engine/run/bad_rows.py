@@ -20,7 +20,7 @@ import numpy as np
 
 from ...base.errors import DecodeError
 from ...base.process.forks import ForkLock
-from ...plan.draws import BlockKey, BlockRows, Draw
+from ...plan.block_reads import BlockKey, BlockRead, BlockRows
 from ...plan.order.cursor import START, Cursor
 from ...plan.plan import BasePlan
 from ...plan.program import ElementProgram, MixedProgram
@@ -133,41 +133,41 @@ class BadRows:
         if time.monotonic() - self._saved_at > _SAVED_EVERY_S:
             self.save()
 
-    def fails(self, draws: list[Draw], count: int) -> np.ndarray | None:
+    def fails(self, reads: list[BlockRead], count: int) -> np.ndarray | None:
         """Returns a bool mask of the items known to fail among ``count`` drawn ones, or ``None`` if there are none."""
         if not self.some:
             return None
         result: np.ndarray | None = None
-        for draw in draws:
-            hit = self.hits(draw)
+        for read in reads:
+            hit = self.hits(read)
             if hit is not None:
                 result = np.zeros(count, dtype=bool) if result is None else result
-                result[np.flatnonzero(hit) if draw.places is None else draw.places[hit]] = True
+                result[np.flatnonzero(hit) if read.places is None else read.places[hit]] = True
         return result
 
-    def hits(self, draw: Draw) -> np.ndarray | None:
-        """Returns which of a draw's items are known to fail (of joined items: which first pieces), or ``None``."""
-        if draw.spans is not None:
-            joined = self._joined.get(draw.key)
-            codes = draw.items << _ROW_BITS | draw.spans[:, 0]
+    def hits(self, read: BlockRead) -> np.ndarray | None:
+        """Returns which of a read's items are known to fail (of joined items: which first pieces), or ``None``."""
+        if read.spans is not None:
+            joined = self._joined.get(read.key)
+            codes = read.items << _ROW_BITS | read.spans[:, 0]
             hit = np.isin(codes, list(joined)) if joined else None  # each piece is in one item
         else:
-            bad = self._bad_items(draw.key)
-            hit = _in_sorted(draw.items, bad) if len(bad) else None
+            bad = self._bad_items(read.key)
+            hit = _in_sorted(read.items, bad) if len(bad) else None
         return hit if hit is not None and hit.any() else None
 
-    def skips(self, draw: Draw) -> list[tuple[int, SkippedItem]]:
-        """Returns the items of a draw that are known to fail, each with its place in the element."""
-        hit = self.hits(draw)
+    def skips(self, read: BlockRead) -> list[tuple[int, SkippedItem]]:
+        """Returns the items of a read that are known to fail, each with its place in the element."""
+        hit = self.hits(read)
         if hit is None:
             return []
-        rows = self.rows_of(draw.key, draw.items[hit])
-        if draw.spans is None:
+        rows = self.rows_of(read.key, read.items[hit])
+        if read.spans is None:
             failures = [self.known[row] for row in rows]
         else:
-            joined = self._joined[draw.key]
-            failures = [joined[code] for code in (draw.items << _ROW_BITS | draw.spans[:, 0])[hit].tolist()]
-        places = np.flatnonzero(hit) if draw.places is None else draw.places[hit]
+            joined = self._joined[read.key]
+            failures = [joined[code] for code in (read.items << _ROW_BITS | read.spans[:, 0])[hit].tolist()]
+        places = np.flatnonzero(hit) if read.places is None else read.places[hit]
         return list(zip(places.tolist(), map(SkippedItem, rows, failures), strict=True))
 
     def rows_of(self, key: BlockKey, items: np.ndarray) -> list[Row]:

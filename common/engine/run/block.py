@@ -1,4 +1,4 @@
-"""`LoadedBlock`: the loaded rows of one shuffle block (`plan.draws.BlockRows`).
+"""`LoadedBlock`: the loaded rows of one shuffle block (`plan.block_reads.BlockRows`).
 
 A block holds the encoded columns of the rows that its items need, each row once. Items refer to rows by their number in
 the block. It is built from what was fetched (`BlockParts`): in storage order (`block_by_row`), with its numbers in the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from ...plan.draws import BlockRows
+from ...plan.block_reads import BlockRows
 from ...plan.plan import BasePlan
 from ...plan.program import ElementProgram
 from ..columns.stored_values import IntactRows

@@ -25,7 +25,7 @@ from ...base.progress import CancelToken
 from ...base.threads import ThreadPool
 from ...dataset.arrow_read import TooLargeError
 from ...dataset.store_reads import RowGroupRun
-from ...plan.draws import BlockKey, BlockRows
+from ...plan.block_reads import BlockKey, BlockRows
 from ...plan.plan import BasePlan
 from ..read.block_layout import ItemOrder
 from ..read.fetch import Fetcher
@@ -172,15 +172,15 @@ class BlockStore:
 
     def admits(self, job: Job) -> bool:
         """Returns whether the blocks that a job needs and that are not loaded yet fit into the budget."""
-        new = [draw.key for draw in job.draws if draw.key not in self._handles]
+        new = [read.key for read in job.reads if read.key not in self._handles]
         return self.loaded_bytes + sum(self._size_of(key)[0] for key in new) <= self._memory_limit
 
     def acquire(self, job: Job) -> list[BlockHandle]:
         """Returns the blocks of a job, and holds them until `release`."""
-        missing = dict.fromkeys(draw.key for draw in job.draws if draw.key not in self._handles)
+        missing = dict.fromkeys(read.key for read in job.reads if read.key not in self._handles)
         for run in self._runs(map(self._new_handle, missing)):
             self._start(run)
-        handles = [self._handles[draw.key] for draw in job.draws]
+        handles = [self._handles[read.key] for read in job.reads]
         self.hold(handles)
         for handle in handles:
             is_next = self._move_to(handle)
@@ -505,18 +505,18 @@ def all_loaded(handles: Sequence[BlockHandle]) -> list[Any]:
 def sources_of(job: Job, handles: Sequence[BlockHandle]) -> list[BlockSlice]:
     """Waits for the blocks of a job and returns the rows that it takes from them."""
     result = []
-    for draw, (rows, block) in zip(job.draws, all_loaded(handles), strict=True):
+    for read, (rows, block) in zip(job.reads, all_loaded(handles), strict=True):
         result.append(
             BlockSlice(
                 block=block,
-                item_rows=rows.rows_of_items(draw.items, are_consecutive=draw.is_consecutive),
-                places=draw.places,
-                source=draw.key.source,
-                pass_number=draw.pass_number,
-                items=draw.items,
-                spans=draw.spans,
-                repeats=rows.repeats_of(draw.items),
-                is_consecutive=draw.is_consecutive,
+                item_rows=rows.rows_of_items(read.items, are_consecutive=read.is_consecutive),
+                places=read.places,
+                source=read.key.source,
+                pass_number=read.pass_number,
+                items=read.items,
+                spans=read.spans,
+                repeats=rows.repeats_of(read.items),
+                is_consecutive=read.is_consecutive,
             )
         )
     return result

@@ -16,8 +16,8 @@ from dataclasses import replace
 import numpy as np
 
 from ...base.metrics.counters import Counters
+from ...plan.block_reads import BlockRead
 from ...plan.bucket_items import BucketItems
-from ...plan.draws import Draw
 from ...plan.order.cursor import Cursor, SkipState
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram, MixedProgram
@@ -67,21 +67,21 @@ class BucketSkippingPlanner(SkippingPlanner):
             raise StopIteration
         place, left_out, skips, barren = begin.rows, begin.left_out, list[Skip](), 0
         while len(self._positions.run(place, 1)):
-            draw, left_out, new_skips = self._batch(place, left_out)
+            read, left_out, new_skips = self._batch(place, left_out)
             skips += new_skips
             allowed = self._limit.allowed(skips, begin.left_out.rows)
             if allowed < len(skips):
                 self._over = [row for _, row in skips[: allowed + 1]]
                 raise StopIteration
             place += 1
-            if len(draw.items):
+            if len(read.items):
                 after = JobPosition(begin=begin, end=place, skips=tuple(skips), left_out=left_out)
                 return Job(
                     number=self._number,
                     steps=1,
-                    count=len(draw.items),
+                    count=len(read.items),
                     elements=1,
-                    draws=(draw,),
+                    reads=(read,),
                     first=begin.elements,
                     place=after,
                 )
@@ -102,22 +102,22 @@ class BucketSkippingPlanner(SkippingPlanner):
         length = self._positions.length
         return length is not None and (self._positions.target is None or self._begin.rows >= length)
 
-    def _batch(self, place: int, left_out: SkipState) -> tuple[Draw, SkipState, list[Skip]]:
+    def _batch(self, place: int, left_out: SkipState) -> tuple[BlockRead, SkipState, list[Skip]]:
         """Returns the rows of the batch at a place, what is left out after it, and the rows left out here."""
-        [draw] = self._draws(np.array([place]))
-        fails = self.bad.hits(draw) is not None
+        [read] = self._reads(np.array([place]))
+        fails = self.bad.hits(read) is not None
         if not fails and not left_out.ahead:
-            return draw, left_out, []
+            return read, left_out, []
         queue, count = self._queue_at(place)
         ahead = next((rows for *name, rows in left_out.ahead if tuple(name) == queue), 0)
         if not fails and not ahead:
-            return draw, left_out, []
+            return read, left_out, []
         rows = self._queued(queue, place)[ahead:]
-        taken, is_rest = self._good(draw, rows, int(self._batches.sizes[queue[-1]]))
+        taken, is_rest = self._good(read, rows, int(self._batches.sizes[queue[-1]]))
         end = ahead + (int(taken[-1]) + 1 if len(taken) else 0)
         if is_rest:  # rows that fail are left out at the place that has them
             end = max(end, count)
-        skips = [(place, row) for _, row in self.bad.skips(replace(draw, items=rows[: end - ahead]))]
+        skips = [(place, row) for _, row in self.bad.skips(replace(read, items=rows[: end - ahead]))]
         open_queues = [each for each in left_out.ahead if each[:-1] != queue]
         if end > count:
             open_queues.append((*queue, end - count))
@@ -126,14 +126,14 @@ class BucketSkippingPlanner(SkippingPlanner):
             batches=left_out.batches + (not len(taken)),
             ahead=tuple(open_queues),
         )
-        return replace(draw, items=rows[taken]), after, skips
+        return replace(read, items=rows[taken]), after, skips
 
-    def _good(self, draw: Draw, rows: np.ndarray, most: int) -> tuple[np.ndarray, bool]:
+    def _good(self, read: BlockRead, rows: np.ndarray, most: int) -> tuple[np.ndarray, bool]:
         """Returns the places of the first ``most`` rows that are not known to fail, and whether there are no others."""
         size = 2 * most
         while True:
             some = rows[:size]
-            bad = self.bad.hits(replace(draw, items=some))
+            bad = self.bad.hits(replace(read, items=some))
             good = np.arange(len(some)) if bad is None else np.flatnonzero(~bad)
             if len(good) > most or len(some) == len(rows):
                 return good[:most], len(good) <= most

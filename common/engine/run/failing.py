@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from ...base.errors import ELEMENT_ERRORS, DatasetError
-from ...plan.draws import BlockRows, Draw
+from ...plan.block_reads import BlockRead, BlockRows
 from ..read.external_images import ListedPlace
 from .bad_rows import FailedItem
 from .block_store import BlockHandle
@@ -88,12 +88,12 @@ class _Trial:
 
 def _named(job: Job, error: BaseException) -> FailedItem:
     """Returns the only item of a job. An item of joined tokens is named after its first piece."""
-    for draw in job.draws:
-        if draw.spans is None:
-            return FailedItem(draw.key, int(draw.items[0]), None, error)
-        first = np.flatnonzero(draw.spans[:, 2] == 0)
+    for read in job.reads:
+        if read.spans is None:
+            return FailedItem(read.key, int(read.items[0]), None, error)
+        first = np.flatnonzero(read.spans[:, 2] == 0)
         if len(first):
-            return FailedItem(draw.key, int(draw.items[first[0]]), int(draw.spans[first[0], 0]), error)
+            return FailedItem(read.key, int(read.items[first[0]]), int(read.spans[first[0], 0]), error)
     raise AssertionError("an item without a first piece")
 
 
@@ -114,18 +114,18 @@ class RowGroupPlaces(Protocol):
         """Describes the file and number of each row group."""
 
 
-def describe_rows(draws: Sequence[Draw], rows: Sequence[BlockRows], places: Sequence[RowGroupPlaces]) -> str:
+def describe_rows(reads: Sequence[BlockRead], rows: Sequence[BlockRows], places: Sequence[RowGroupPlaces]) -> str:
     """Names files, row groups and rows.
 
     Args:
-        draws: what a job draws from blocks.
+        reads: what a job reads from blocks.
         rows: the rows of these blocks.
         places: describes row groups, for each source.
     """
     named: dict[str, np.ndarray] = {}
-    for draw, block in zip(draws, rows, strict=True):
-        stored = block.stored_rows(draw.items)
-        row_groups = places[draw.key.source].places(list(stored))
+    for read, block in zip(reads, rows, strict=True):
+        stored = block.stored_rows(read.items)
+        row_groups = places[read.key.source].places(list(stored))
         for place, numbers in zip(row_groups, stored.values(), strict=True):
             named[place] = np.union1d(named[place], numbers) if place in named else numbers
     some = [_describe_rows_of(place, numbers) for place, numbers in list(named.items())[:_MOST_ROW_GROUPS]]
@@ -137,7 +137,7 @@ def describe_wait(job: Job, handles: Sequence[BlockHandle], places: Sequence[Row
     loading = [handle for handle in handles if not handle.future.done()]
     if not loading:
         rows = [handle.rows for handle in handles if handle.rows is not None]
-        about = f": {describe_rows(job.draws, rows, places)}" if len(rows) == len(handles) else ""
+        about = f": {describe_rows(job.reads, rows, places)}" if len(rows) == len(handles) else ""
         return f"a decoder or a function is working on them{about}"
     groups = [
         place

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...base.memory.arena import Arena
 from ...base.native.kernels import gather as gather_rows
-from ...plan.draws import slice_of
+from ...plan.block_reads import slice_of
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ..columns.batch import (

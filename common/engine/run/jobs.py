@@ -15,7 +15,7 @@ import numpy as np
 
 from ...base.errors import SidecarError
 from ...base.process.dataclass import dataclass
-from ...plan.draws import Draw
+from ...plan.block_reads import BlockRead
 from ...plan.order.cursor import NOTHING, SkipState
 from ...plan.order.positions import BatchView, consecutive
 from ...plan.plan import BasePlan
@@ -86,7 +86,7 @@ class Job:
         steps: the number of steps.
         count: the number of rows of all steps.
         elements: the number of elements: batches, or the rows of a chunk.
-        draws: which items to take from which block.
+        reads: which items to take from which block.
         first: the number of elements before it, as a state counts them.
         place: the position of the job, if rows that fail are left out.
         bounds: if the steps may differ in size, the row at which each begins, and ``count``.
@@ -98,7 +98,7 @@ class Job:
     steps: int
     count: int
     elements: int
-    draws: tuple[Draw, ...]
+    reads: tuple[BlockRead, ...]
     first: int = 0
     place: JobPosition | None = None
     bounds: tuple[int, ...] = ()
@@ -121,22 +121,22 @@ class Job:
         return [self.part(0, middle), self.part(middle, self.elements)]
 
     def part(self, first: int, last: int) -> tuple[Job, list[int]]:
-        """Returns a job with the elements from ``first`` to ``last``, and the numbers of the draws that it uses."""
+        """Returns a job with the elements from ``first`` to ``last``, and the numbers of the reads that it uses."""
         rows = self.count // self.elements
         begin, end = (self.bounds[first], self.bounds[last]) if self.bounds else (first * rows, last * rows)
         kept = []
-        for number, draw in enumerate(self.draws):
-            places = np.arange(len(draw.items)) if draw.places is None else draw.places
+        for number, read in enumerate(self.reads):
+            places = np.arange(len(read.items)) if read.places is None else read.places
             in_part = (places >= begin) & (places < end)
             if in_part.any():
-                kept.append((number, draw.some(in_part, places[in_part] - begin)))
+                kept.append((number, read.some(in_part, places[in_part] - begin)))
         elements = last - first
         part = replace(
             self,
             steps=min(self.steps, elements),
             count=end - begin,
             elements=elements,
-            draws=tuple(draw for _, draw in kept),
+            reads=tuple(read for _, read in kept),
             first=self.first + first,
             place=None if self.place is None else self.place.part(first, last, self.elements, rows),
             bounds=tuple(bound - begin for bound in self.bounds[first : last + 1]),
@@ -246,7 +246,7 @@ class JobPlanner(Planner):
             raise StopIteration
         steps = min(self.job_sizer.steps, self._steps.run(self._next_step))
         job = self._of_consecutive_rows(steps) or self._of_any_rows(steps)
-        self.job_sizer.planned(steps, len(job.draws))
+        self.job_sizer.planned(steps, len(job.reads))
         self._next_step += steps
         self._number += 1
         self._first += job.elements
@@ -257,29 +257,29 @@ class JobPlanner(Planner):
         if steps > 1 and self._plan.has_uneven_batches:
             return None
         rows = consecutive(self._steps, self._next_step, self._next_step + steps)
-        draws = None if rows is None else self._plan.draws_between(self._iteration, rows)
-        if rows is None or draws is None:
+        reads = None if rows is None else self._plan.reads_between(self._iteration, rows)
+        if rows is None or reads is None:
             return None
         count = rows.last - rows.first
-        return self._job(steps, count, count, draws)
+        return self._job(steps, count, count, reads)
 
     def _of_any_rows(self, steps: int) -> Job:
         passes, index = self._steps.rows(self._next_step, steps)
-        draws = self._plan.draws(self._iteration, passes, index)
+        reads = self._plan.reads(self._iteration, passes, index)
         bounds: tuple[int, ...] = ()
         if steps > 1 and self._plan.has_uneven_batches:
             sizes = self._plan.item_rows(self._iteration, passes, index).reshape(steps, -1).sum(axis=1)
             bounds = (0, *np.cumsum(sizes).tolist())
-        return self._job(steps, len(index), self._plan.rows_drawn(draws, len(index)), draws, bounds)
+        return self._job(steps, len(index), self._plan.rows_of_reads(reads, len(index)), reads, bounds)
 
-    def _job(self, steps: int, items: int, count: int, draws: Sequence[Draw], bounds: tuple[int, ...] = ()) -> Job:
+    def _job(self, steps: int, items: int, count: int, reads: Sequence[BlockRead], bounds: tuple[int, ...] = ()) -> Job:
         elements = items if self._plan.batch_view is None else steps
         return Job(
             number=self._number,
             steps=steps,
             count=count,
             elements=elements,
-            draws=tuple(draws),
+            reads=tuple(reads),
             first=self._first,
             bounds=bounds,
         )

@@ -16,7 +16,7 @@ from ...base.memory.arena import Heap
 from ...base.process.forks import load_compute
 from ...base.progress import check_cancelled
 from ...dataset.dataset import StoredDataset
-from ...plan.draws import BlockRows
+from ...plan.block_reads import BlockRows
 from ...plan.selection.select import evaluate
 from ...plan.selection.selection import Selection
 from ...plan.selection.store import load_selection, save_selection, selection_key

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...base.errors import PipelineError
 from ...base.metrics.counters import SKIPPED, Count, Counters
-from ...plan.draws import Draw
+from ...plan.block_reads import BlockRead
 from ...plan.order.cursor import START, Cursor, SkipState
 from ...plan.plan import BasePlan
 from .bad_rows import BadRows, FailedItem, Failure, Row, SkippedItem
@@ -266,20 +266,20 @@ class SkippingPlanner(Planner):
         """Returns a mask of the positions known to fail (``None`` = none), and their rows."""
         if not self.bad.some or not len(positions):
             return None, []
-        draws = self._draws(positions)
-        fails = self.bad.fails(draws, len(positions))
+        reads = self._reads(positions)
+        fails = self.bad.fails(reads, len(positions))
         if fails is None:
             return None, []
-        bad_rows = sorted(skip for draw in draws for skip in self.bad.skips(draw))
+        bad_rows = sorted(skip for read in reads for skip in self.bad.skips(read))
         return fails, [(int(positions[place]), row) for place, row in bad_rows]
 
-    def _draws(self, positions: np.ndarray) -> list[Draw]:
-        return self._plan.draws(self._cursor.iteration, *self._positions.resolve(positions))
+    def _reads(self, positions: np.ndarray) -> list[BlockRead]:
+        return self._plan.reads(self._cursor.iteration, *self._positions.resolve(positions))
 
     def _job(self, begin: SkipPosition, positions: np.ndarray, skips: Sequence[Skip], steps: int) -> Job:
         passes, index = self._positions.resolve(positions)
-        draws = tuple(self._plan.draws(self._cursor.iteration, passes, index))
-        self.job_sizer.planned(steps, len(draws))
+        reads = tuple(self._plan.reads(self._cursor.iteration, passes, index))
+        self.job_sizer.planned(steps, len(reads))
         end, count = int(positions[-1]) + 1, len(positions)
         rows = count // steps
         apart = steps > 1 and end - int(positions[0]) > count
@@ -288,7 +288,7 @@ class SkippingPlanner(Planner):
             steps=steps,
             count=count,
             elements=count if self._positions.batch_size is None else steps,
-            draws=draws,
+            reads=reads,
             first=begin.elements,
             place=JobPosition(
                 begin=begin,

@@ -16,7 +16,7 @@ from ...base.metrics.counters import Count, Counters, add, add_time
 from ...base.process.forks import load_compute, reading
 from ...base.progress import CancelToken
 from ...base.threads import ThreadPool
-from ...plan.draws import BlockRows
+from ...plan.block_reads import BlockRows
 from ...plan.order.cursor import Cursor, SkipState
 from ...plan.plan import BasePlan
 from ...plan.program import ElementProgram, MixedProgram

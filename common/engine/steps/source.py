@@ -101,7 +101,7 @@ class BlockSlice:
         source: the number of the pipeline in a mix to which the block belongs.
         pass_number: the number of the pass over the dataset, counted over all iterators.
         items: the items' numbers in the block; ``None`` if only ``item_rows`` are known.
-        spans: if rows are joined into items, the part taken of each row; see `Draw.spans`.
+        spans: if rows are joined into items, the part taken of each row; see `BlockRead.spans`.
         repeats: how often the row of each item came before in the epoch, int64 ``[items]``; ``None`` = never.
         is_consecutive: whether ``items`` and ``places`` are consecutive numbers; if not, they still may be.
     """

@@ -21,7 +21,7 @@ from ...engine.read.file_cells import FileCells, Part, RowGroupColumns, WholeFil
 from ...engine.read.large_blocks import BlockColumns, LargeColumns
 from ...engine.read.stored_cells import StoredCells
 from ...parquet.nested import one_array
-from ...plan.draws import BlockRows
+from ...plan.block_reads import BlockRows
 from ...plan.selection.rows import RowNumbers
 from ...storage.temporary import NoRoomError, telling_of_room, temporary_directory, temporary_file
 

@@ -21,7 +21,7 @@ from ...engine.run.block_loader import BlockLoader
 from ...engine.run.block_store import BlockHandle, all_loaded
 from ...engine.run.failing import describe_rows
 from ...engine.run.jobs import Job, UnfinishedJobError
-from ...plan.draws import BlockRows
+from ...plan.block_reads import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
 from ...stages.functions import pickle_with_files
 from ..children import how_it_ended, killed_for_memory
@@ -149,14 +149,14 @@ class WorkerRunner:
             "sources": [
                 {
                     "block": block.number,
-                    "item_rows": block.rows.rows_of_items(draw.items),
-                    "places": draw.places,
-                    "source": draw.key.source,
-                    "pass_number": draw.pass_number,
-                    "spans": draw.spans,
-                    "repeats": block.rows.repeats_of(draw.items),
+                    "item_rows": block.rows.rows_of_items(read.items),
+                    "places": read.places,
+                    "source": read.key.source,
+                    "pass_number": read.pass_number,
+                    "spans": read.spans,
+                    "repeats": block.rows.repeats_of(read.items),
                 }
-                for block, draw in zip(blocks, job.draws, strict=True)
+                for block, read in zip(blocks, job.reads, strict=True)
             ],
         }
         deaths = kills = 0
@@ -175,7 +175,7 @@ class WorkerRunner:
                 kills += 1
             else:
                 deaths += alone
-        where = describe_rows(job.draws, [block.rows for block in blocks], self._loaders)
+        where = describe_rows(job.reads, [block.rows for block in blocks], self._loaders)
         died = f"decode worker died {deaths + kills} times in one batch ({worker.status}), for {where}"
         kind = SidecarError if worker.stalled or self._closed else UnfinishedJobError
         if worker.was_killed:

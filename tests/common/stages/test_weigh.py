@@ -264,12 +264,12 @@ def test_weights_are_kept_with_the_selection(drive: Pipeline, monkeypatch: pytes
 def test_blocks_hold_each_row_once_and_row_groups_come_in_order(built: Built) -> None:
     plan = built.pipeline("id").weigh(pc.field("id"), 60, seed=1).plan()
     assert isinstance(plan, Plan)
-    draws = plan.draws(0, np.zeros(60, np.int64), np.arange(60))
-    for draw in draws:
-        rows = plan.block_rows(draw.key)
+    reads = plan.reads(0, np.zeros(60, np.int64), np.arange(60))
+    for read in reads:
+        rows = plan.block_rows(read.key)
         assert all((np.diff(part) > 0).all() for part in rows.rows)
-        assert plan.block_bytes(draw.key) > 0
-    touched = [plan.block_rows(draw.key).row_groups for draw in draws]
+        assert plan.block_bytes(read.key) > 0
+    touched = [plan.block_rows(read.key).row_groups for read in reads]
     assert touched == sorted(touched)
 
 

@@ -35,7 +35,7 @@ from parquetry.common.engine.read.file_cells import FileCells
 from parquetry.common.engine.read.stored_cells import StoredCells, cells_of
 from parquetry.common.engine.run.block_loader import loaders_of
 from parquetry.common.pipeline.step_iterator import StepIterator
-from parquetry.common.plan.draws import BlockRows
+from parquetry.common.plan.block_reads import BlockRows
 from parquetry.common.storage.file_versions import local_version
 from parquetry.common.storage.files import list_files
 

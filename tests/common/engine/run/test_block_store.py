@@ -14,7 +14,7 @@ from parquetry.common.engine.read.file_cells import RowGroupColumns
 from parquetry.common.engine.read.large_blocks import LargeColumns
 from parquetry.common.engine.run.block_store import BlockHandle, BlockStore
 from parquetry.common.engine.run.jobs import Job
-from parquetry.common.plan.draws import BlockKey, BlockRows, Draw
+from parquetry.common.plan.block_reads import BlockKey, BlockRead, BlockRows
 
 BLOCKS, BLOCK_BYTES = 8, 100
 
@@ -77,8 +77,8 @@ def store_of(began: Began, *, threads: int, memory_limit: int = BLOCKS * BLOCK_B
 
 def job(block: int) -> Job:
     key = BlockKey(source=0, epoch=0, stream=0, block=block)
-    draw = Draw(key=key, items=np.arange(1), places=None, pass_number=0)
-    return Job(number=block, steps=1, count=1, elements=1, draws=(draw,))
+    read = BlockRead(key=key, items=np.arange(1), places=None, pass_number=0)
+    return Job(number=block, steps=1, count=1, elements=1, reads=(read,))
 
 
 def arrive(began: Began, count: int) -> list[int]:
@@ -251,8 +251,8 @@ class Counting(Plan):
 
 def job_of(source: int, block: int) -> Job:
     key = BlockKey(source=source, epoch=0, stream=0, block=block)
-    draw = Draw(key=key, items=np.arange(1), places=None, pass_number=0)
-    return Job(number=0, steps=1, count=1, elements=1, draws=(draw,))
+    read = BlockRead(key=key, items=np.arange(1), places=None, pass_number=0)
+    return Job(number=0, steps=1, count=1, elements=1, reads=(read,))
 
 
 def test_a_job_looks_only_at_the_streams_that_it_draws_from() -> None:
@@ -343,8 +343,8 @@ def test_neighboring_blocks_of_a_job_are_one_run() -> None:
     plan: Any = StorePlan()
     fetchers: Any = [JoiningFetcher(1)]
     store = BlockStore(plan, fetchers, threads=1, memory_limit=1 << 30, finish=lambda *_: None)
-    blocks = [*job(2).draws, *job(0).draws, *job(1).draws, *job(4).draws]
-    handles = store.acquire(Job(number=0, steps=1, count=4, elements=4, draws=tuple(blocks)))
+    blocks = [*job(2).reads, *job(0).reads, *job(1).reads, *job(4).reads]
+    handles = store.acquire(Job(number=0, steps=1, count=4, elements=4, reads=tuple(blocks)))
     assert [(each.key.block, each.ends_run) for each in handles] == [(2, True), (0, False), (1, True), (4, True)]
     store.release(handles)
     assert [key.block for key in store._handles] == [4]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parquetry.common.engine.run.failing import describe_rows
-from parquetry.common.plan.draws import BlockKey, BlockRows, Draw
+from parquetry.common.plan.block_reads import BlockKey, BlockRead, BlockRows
 
 
 class Fetcher:
@@ -19,8 +19,8 @@ class Fetcher:
 BLOCK = BlockRows(row_groups=(2, 5), rows=(range(10, 20), np.array([0, 3, 7])), item_rows=None)
 
 
-def drawn(*items: int) -> Draw:
-    return Draw(key=BlockKey(0, 0, 0), items=np.array(items), places=None, pass_number=0)
+def drawn(*items: int) -> BlockRead:
+    return BlockRead(key=BlockKey(0, 0, 0), items=np.array(items), places=None, pass_number=0)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from parquetry.common.engine.steps.source import as_slice
 from parquetry.common.parquet.native_decode import OrderedNumbers
 from parquetry.common.pipeline.pipeline_iterator import batches_to_numpy
 from parquetry.common.pipeline.step_iterator import StepIterator
-from parquetry.common.plan.draws import BlockKey
+from parquetry.common.plan.block_reads import BlockKey
 from parquetry.common.plan.program import ElementProgram
 from parquetry.common.schema.dtypes import delivered_dtype
 
@@ -163,7 +163,7 @@ def test_shuffled_numbers_are_kept_by_item_and_still_available_by_row(url: Path)
     shuffled = Pipeline(url, executor="threads").shuffle(1400, seed=1)
     plan = shuffled.plan()
     names = [field.name for field in plan.program.fields]
-    key = plan.draws(0, np.zeros(1, np.int64), np.zeros(1, np.int64))[0].key
+    key = plan.reads(0, np.zeros(1, np.int64), np.zeros(1, np.int64))[0].key
     (loader,) = loaders_of(plan, fetchers_of(plan))
     window = loader.load(plan.block_rows(key))
     assert {names[number] for number in window.by_item} == {*names} - {"text"}

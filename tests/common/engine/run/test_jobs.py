@@ -36,14 +36,14 @@ def planned(pipeline: Pipeline, workers: int, most: int, *, with_numbers: bool) 
 
 def compared(job: Job) -> object:
     """Returns all that matters of a job; ``None`` for places is all places in order."""
-    draws = []
-    for draw in job.draws:
-        items, places = draw.items, np.arange(len(draw.items)) if draw.places is None else draw.places
-        if draw.is_consecutive:
+    reads = []
+    for read in job.reads:
+        items, places = read.items, np.arange(len(read.items)) if read.places is None else read.places
+        if read.is_consecutive:
             assert (np.diff(items) == 1).all()
             assert (np.diff(places) == 1).all()
-        draws.append((draw.key, items.tolist(), places.tolist(), draw.pass_number, draw.spans))
-    return job.number, job.steps, job.count, job.elements, job.bounds, draws
+        reads.append((read.key, items.tolist(), places.tolist(), read.pass_number, read.spans))
+    return job.number, job.steps, job.count, job.elements, job.bounds, reads
 
 
 @pytest.mark.slow
@@ -64,4 +64,4 @@ def test_most_jobs_of_a_shuffled_epoch_are_of_consecutive_rows() -> None:
         jobs = planned(pipeline, 1, 3, with_numbers=False)
     assert sum(job.steps for job in jobs) == 15
     assert max(job.steps for job in jobs) == 3
-    assert [all(draw.is_consecutive for draw in job.draws) for job in jobs].count(False) == 1, "that of both passes"
+    assert [all(read.is_consecutive for read in job.reads) for job in jobs].count(False) == 1, "that of both passes"

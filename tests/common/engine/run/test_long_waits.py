@@ -34,7 +34,7 @@ class Hang:
             self._told.set()
 
         def watched(jobs: JobLoop[Any], started: Any) -> None:
-            meets_it = any(draw.key.block == 1 for draw in started.job.draws) and not self._told.is_set()
+            meets_it = any(read.key.block == 1 for read in started.job.reads) and not self._told.is_set()
             if meets_it:
                 assert self._begun.wait(PATIENCE_S)
             monkeypatch.setenv("PARQUETRY_STALL_WARNING_S", "0.05" if meets_it else str(PATIENCE_S))

@@ -24,7 +24,7 @@ class FailingPlanner(JobPlanner):
     """Plans one job, then fails until it plans again, and is over then."""
 
     def __init__(self) -> None:
-        self.jobs = [Job(number=0, steps=1, count=1, elements=1, draws=())]
+        self.jobs = [Job(number=0, steps=1, count=1, elements=1, reads=())]
         self.job_sizer = JobSizer()
         self.skips = self.is_over = False
 

@@ -482,8 +482,8 @@ def test_processes_that_keep_bad_rows_at_once_lose_none(url: str) -> None:
     knowers = [BadRows(plan, replace(plan.program, strict_nulls=True)) for plan in plans]  # each process has its own
 
     def find(number: int) -> None:
-        (draw,) = plans[number].draws(0, *plans[number].lane(Cursor()).resolve(np.array([number])))
-        knowers[number].add(FailedItem(draw.key, int(draw.items[0]), None, DecodeError(f"row {number}")))
+        (read,) = plans[number].reads(0, *plans[number].lane(Cursor()).resolve(np.array([number])))
+        knowers[number].add(FailedItem(read.key, int(read.items[0]), None, DecodeError(f"row {number}")))
         knowers[number].save()
 
     with ThreadPoolExecutor(8) as pool:

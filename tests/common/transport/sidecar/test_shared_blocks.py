@@ -17,7 +17,7 @@ from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.read.file_cells import FileCells
 from parquetry.common.engine.read.large_blocks import LargeColumns
 from parquetry.common.engine.read.stored_cells import StoredCells
-from parquetry.common.plan.draws import BlockRows
+from parquetry.common.plan.block_reads import BlockRows
 from parquetry.common.storage.temporary import NoRoomError
 from parquetry.common.transport.sidecar import shared_blocks
 from parquetry.common.transport.sidecar.shared_blocks import ExportedBlock, export_block, open_exported

@@ -86,7 +86,7 @@ class BlockRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
+class BlockRead:
     """The items that an element takes from one block, by their number in the block.
 
     ``places`` are their places in the element (``None`` = all). ``pass_number`` is their pass, counted over all
@@ -105,8 +105,8 @@ class Draw:
     spans: np.ndarray | None = None
     is_consecutive: bool = False
 
-    def some(self, chosen: np.ndarray, places: np.ndarray) -> Draw:
-        """Returns a draw of only the ``chosen`` items (numbers or a mask), with new places."""
+    def some(self, chosen: np.ndarray, places: np.ndarray) -> BlockRead:
+        """Returns a read of only the ``chosen`` items (numbers or a mask), with new places."""
         spans = None if self.spans is None else self.spans[chosen]
         return replace(self, items=self.items[chosen], places=places, spans=spans, is_consecutive=False)
 
