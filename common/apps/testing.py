@@ -145,22 +145,22 @@ def _as_array(value: object, where: str) -> np.ndarray:
     return array
 
 
-def _assert_same_arrays(found: np.ndarray, expected: np.ndarray, where: str) -> None:
-    assert found.dtype == expected.dtype, f"{where}: expected dtype {expected.dtype}, got {found.dtype}"
-    assert found.shape == expected.shape, f"{where}: expected shape {expected.shape}, got {found.shape}"
+def _assert_same_arrays(actual: np.ndarray, expected: np.ndarray, where: str) -> None:
+    assert actual.dtype == expected.dtype, f"{where}: expected dtype {expected.dtype}, got {actual.dtype}"
+    assert actual.shape == expected.shape, f"{where}: expected shape {expected.shape}, got {actual.shape}"
     masked = isinstance(expected, np.ma.MaskedArray)
-    assert isinstance(found, np.ma.MaskedArray) == masked, f"{where}: one has nulls and the other has none"
+    assert isinstance(actual, np.ma.MaskedArray) == masked, f"{where}: one has nulls and the other has none"
     if masked:
         mask = np.ma.getmaskarray(expected)
-        assert np.array_equal(np.ma.getmaskarray(found), mask), f"{where}: different values are null"
-        found, expected = np.ma.filled(found, 0), np.ma.filled(expected, 0)
+        assert np.array_equal(np.ma.getmaskarray(actual), mask), f"{where}: different values are null"
+        actual, expected = np.ma.filled(actual, 0), np.ma.filled(expected, 0)
     if expected.dtype == object:
         for index in np.ndindex(expected.shape):
-            assert_same(found[index], expected[index], f"{where}{list(index)}")
+            assert_same(actual[index], expected[index], f"{where}{list(index)}")
         return
     equal_nan = expected.dtype.kind in "fc"
-    same = np.array_equal(found, expected, equal_nan=equal_nan)
-    assert same, f"{where}: expected {_shown(expected)}, got {_shown(found)}"
+    same = np.array_equal(actual, expected, equal_nan=equal_nan)
+    assert same, f"{where}: expected {_shown(expected)}, got {_shown(actual)}"
 
 
 def _shown(array: np.ndarray) -> str:

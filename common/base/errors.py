@@ -116,9 +116,9 @@ ELEMENT_ERRORS = (DecodeError, NullValueError, TransformError)
 
 def error_class(name: str) -> type[ParquetryError]:
     """Returns the class ``name`` of this tree, or `ParquetryError` for an unknown name (from a newer version)."""
-    found = globals().get(name)
-    if isinstance(found, type) and issubclass(found, ParquetryError):
-        return found
+    value = globals().get(name)
+    if isinstance(value, type) and issubclass(value, ParquetryError):
+        return value
     return ParquetryError
 
 

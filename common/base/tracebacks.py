@@ -183,8 +183,8 @@ def _near_keyword(function: Callable[..., object], given: Iterable[str], error: 
     known = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
     wrong = next((name for name in given if name not in known), None)
     near = did_you_mean(wrong, known)
-    said = str(error).partition(". Did you mean ")[0]  # Python 3.13 suggests a name itself
-    return f"{said}.{near}" if near else None
+    message = str(error).partition(". Did you mean ")[0]  # Python 3.13 suggests a name itself
+    return f"{message}.{near}" if near else None
 
 
 def _frames(first: TracebackType | None) -> Iterator[TracebackType]:

@@ -139,10 +139,10 @@ def without_signature(url: str) -> str:
     base, mark, query = url.partition("?")
     if not mark or not _HTTP.match(base):
         return url
-    given = [(unquote(part.partition("=")[0]).lower(), part) for part in query.split("&")]
-    names = {name for name, _ in given}
+    parameters = [(unquote(part.partition("=")[0]).lower(), part) for part in query.split("&")]
+    names = {name for name, _ in parameters}
     signing = set[str]().union(*(parts for marks, parts in _SIGNATURES if marks <= names))
     if not signing:
         return url
-    kept = "&".join(part for name, part in given if name not in signing)
+    kept = "&".join(part for name, part in parameters if name not in signing)
     return f"{base}?{kept}" if kept else base

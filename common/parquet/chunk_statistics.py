@@ -93,16 +93,16 @@ def bounds_in(values: list[Any], types: Sequence[pa.DataType | None], wanted: pa
     return bounds
 
 
-def convert_bounds(bounds: pa.Array | None, wanted: pa.DataType | None) -> pa.Array | None:
+def convert_bounds(bounds: pa.Array | None, kind: pa.DataType | None) -> pa.Array | None:
     """Casts bounds to the type that values are read in; ``None`` if they might not be valid bounds in that type."""
-    if bounds is None or wanted is None:
+    if bounds is None or kind is None:
         return None
-    if pa.types.is_dictionary(wanted):
-        wanted = wanted.value_type
-    if bounds.type == wanted:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if bounds.type == kind:
         return bounds
     try:
-        return bounds.cast(wanted) if keeps_order(bounds.type, wanted) else None
+        return bounds.cast(kind) if keeps_order(bounds.type, kind) else None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
 

@@ -64,20 +64,20 @@ class BlockRows:
         rows = np.unique(self.rows_of_items(items))
         ends = np.cumsum([len(each) for each in self.rows])
         parts = np.searchsorted(ends, rows, side="right")
-        found = {}
+        by_row_group = {}
         for part in np.unique(parts).tolist():
             begin = ends[part] - len(self.rows[part])
-            found[self.row_groups[part]] = rows_inside([self.rows[part]], rows[parts == part] - begin)
-        return found
+            by_row_group[self.row_groups[part]] = rows_inside([self.rows[part]], rows[parts == part] - begin)
+        return by_row_group
 
     def items_from(self, first_rows: Mapping[int, Sequence[int]]) -> np.ndarray:
         """Returns the items, ascending, whose first row is one of the given rows of row groups."""
         begins = np.cumsum([0, *map(len, self.rows)])
         is_wanted = np.zeros(begins[-1], dtype=bool)
         for row_group, rows, begin in zip(self.row_groups, self.rows, begins.tolist(), strict=False):
-            wanted = first_rows.get(row_group, ())
-            if len(wanted):
-                is_wanted[begin : begin + len(rows)] = np.isin(np.asarray(rows), wanted)
+            numbers = first_rows.get(row_group, ())
+            if len(numbers):
+                is_wanted[begin : begin + len(rows)] = np.isin(np.asarray(rows), numbers)
         return np.flatnonzero(is_wanted if self.item_rows is None else is_wanted[self.item_rows[:, 0]])
 
     def repeats_of(self, items: np.ndarray) -> np.ndarray | None:

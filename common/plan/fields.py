@@ -123,18 +123,18 @@ def _projected_first(steps: tuple[Step, ...], count: int) -> tuple[Step, ...]:
     before, last = steps[:place], steps[place:]
     if not before or any(step.taken is None for step in before):
         return steps
-    found: list[list[int | None]] = []  # for each column after a step, the one that it was before, if it is unchanged
+    origins: list[list[int | None]] = []  # for each column after a step, the one that it was before, if it is unchanged
     for step in before:
-        found.append(step.untouched(range(len(found[-1]) if found else count)))
+        origins.append(step.untouched(range(len(origins[-1]) if origins else count)))
     kept = last[0].kept or ()
     needed = set(kept)
-    for step, own in zip(reversed(before), reversed(found), strict=True):
+    for step, own in zip(reversed(before), reversed(origins), strict=True):
         needed = {earlier for number in needed if (earlier := own[number]) is not None} | set(step.taken or ())
     if len(needed) == count:
         return steps
     first = left = sorted(needed)
     moved = []
-    for step, own in zip(before, found, strict=True):
+    for step, own in zip(before, origins, strict=True):
         moved.append(step.on_columns(left))
         here = {None, *left}
         left = [number for number, earlier in enumerate(own) if earlier in here]
@@ -179,11 +179,11 @@ def casts_in_file(field: UnischemaField, dtype: np.dtype[Any]) -> bool:
     return field.dtype.kind in "biuf" and dtype.kind in "biuf"
 
 
-def declared_as(stored: UnischemaField, arrow: pa.DataType, given: UnischemaField) -> UnischemaField:
-    """Returns the field with which to read a column: ``given``, made nullable if the column is.
+def declared_as(stored: UnischemaField, arrow: pa.DataType, declared: UnischemaField) -> UnischemaField:
+    """Returns the field with which to read a column: ``declared``, made nullable if the column is.
 
-    Without a codec, ``given`` is decoded with the codec of the stored field, into its own dtype and shape. If the
-    column holds plain bytes and ``given`` is an array, it is decoded with the default codec for such an array.
+    Without a codec, ``declared`` is decoded with the codec of the stored field, into its own dtype and shape. If the
+    column holds plain bytes and ``declared`` is an array, it is decoded with the default codec for such an array.
 
     Args:
         stored: the field in the dataset's schema.
@@ -192,54 +192,54 @@ def declared_as(stored: UnischemaField, arrow: pa.DataType, given: UnischemaFiel
     Raises:
         SchemaError: the codec cannot have written this column.
     """
-    if given.codec is None:
-        if (given.dtype, given.shape) == (stored.dtype, stored.shape):
+    if declared.codec is None:
+        if (declared.dtype, declared.shape) == (stored.dtype, stored.shape):
             return stored
-        _check_unit(given)
+        _check_unit(declared)
         holds_bytes = is_bytes(stored.dtype) and not stored.storage.coded
-        if not (holds_bytes and given.storage.coded):
-            given = _converted(stored, given)
-    if given.storage == stored.storage:
+        if not (holds_bytes and declared.storage.coded):
+            declared = _converted(stored, declared)
+    if declared.storage == stored.storage:
         fits, rule = True, ""
-    elif given.storage.coded:
+    elif declared.storage.coded:
         fits = pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow)
         rule = "a binary column"
     else:
-        fits = given.storage.arrow_type(given) == arrow
-        rule = f"a column of {given.storage.arrow_type(given)}"
+        fits = declared.storage.arrow_type(declared) == arrow
+        rule = f"a column of {declared.storage.arrow_type(declared)}"
     if not fits:
         raise SchemaError(
-            f"field '{given.name}': expected {rule} for {given.codec}, got {arrow}. "
+            f"field '{declared.name}': expected {rule} for {declared.codec}, got {arrow}. "
             "Give the codec with which the column was written, or only the name."
         )
-    return given.replace(nullable=given.nullable or stored.nullable)
+    return declared.replace(nullable=declared.nullable or stored.nullable)
 
 
-def _check_unit(given: UnischemaField) -> None:
+def _check_unit(declared: UnischemaField) -> None:
     """Raises `SchemaError` for times in a unit that Arrow does not have."""
-    if not isinstance(given.dtype, np.dtype) or given.dtype.kind not in "mM":
+    if not isinstance(declared.dtype, np.dtype) or declared.dtype.kind not in "mM":
         return
-    unit = np.datetime_data(given.dtype)[0]
+    unit = np.datetime_data(declared.dtype)[0]
     if unit not in (*UNITS, "D"):
-        dtype = dtype_to_json(given.dtype)
+        dtype = dtype_to_json(declared.dtype)
         raise SchemaError(
-            f"field '{given.name}': expected times in one of the units {', '.join(UNITS)} or D, got {dtype}. Declare "
-            f"one of these, or write cast('{dtype}', '{re.escape(given.name)}')."
+            f"field '{declared.name}': expected times in one of the units {', '.join(UNITS)} or D, got {dtype}. "
+            f"Declare one of these, or write cast('{dtype}', '{re.escape(declared.name)}')."
         )
 
 
-def _converted(stored: UnischemaField, given: UnischemaField) -> UnischemaField:
-    """Returns ``given``, which has no codec, with the codec of the stored field."""
+def _converted(stored: UnischemaField, declared: UnischemaField) -> UnischemaField:
+    """Returns ``declared``, which has no codec, with the codec of the stored field."""
     try:
-        field = given.replace(codec=stored.codec, dims=given.dims or stored.dims)
+        field = declared.replace(codec=stored.codec, dims=declared.dims or stored.dims)
     except SchemaError:
-        field = given
+        field = declared
     if field.storage != stored.storage:
         remedy = "give the codec that decodes it, such as TensorCodec()"
         if not is_bytes(stored.dtype):
             remedy = "change the values with cast(), pad() or transform()"
         raise SchemaError(
-            f"field '{given.name}': expected {dtype_to_json(stored.dtype)} of shape {stored.shape}, as it is stored, "
-            f"got {dtype_to_json(given.dtype)} of shape {given.shape}. Give only the name, or {remedy}."
+            f"field '{declared.name}': expected {dtype_to_json(stored.dtype)} of shape {stored.shape}, as it is "
+            f"stored, got {dtype_to_json(declared.dtype)} of shape {declared.shape}. Give only the name, or {remedy}."
         )
     return field

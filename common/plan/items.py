@@ -79,11 +79,11 @@ class RowItems:
             return None
         starts = order.stream(0).block_position
         begin, end = bisect_right(starts, first) - 1, bisect_right(starts, last - 1) - 1
-        found = []
+        reads = []
         for block in range(begin, end + 1):
             start, stop = int(starts[block]), int(starts[block + 1])
             lo, hi = max(first, start), min(last, stop)
-            found.append(
+            reads.append(
                 BlockRead(
                     key=BlockKey(epoch=order.number, stream=0, block=block),
                     items=ascending(lo - start, hi - start),
@@ -92,7 +92,7 @@ class RowItems:
                     is_consecutive=True,
                 )
             )
-        return found
+        return reads
 
     def rows_of(self, order: EpochOrder, index: np.ndarray) -> np.ndarray:
         """Returns the number of rows of the items at global positions ``index`` of an epoch (int64)."""
@@ -148,12 +148,12 @@ class RowItems:
         )
 
     def block_shares(self, order: EpochOrder, key: BlockKey) -> list[tuple[int, float]]:
-        """Returns the row groups that a block touches, and about how many wanted rows of each it needs."""
+        """Returns the row groups that a block touches, and about how many selected rows of each it needs."""
         row_group, taken = row_groups_of(order, key)
         before, rows_before = self._items_before, self._selection.rows.before
         items = np.maximum(before[row_group + 1] - before[row_group], 1)
-        wanted = rows_before[row_group + 1] - rows_before[row_group]
-        return list(zip(row_group.tolist(), (np.minimum(1.0, taken / items) * wanted).tolist(), strict=True))
+        selected = rows_before[row_group + 1] - rows_before[row_group]
+        return list(zip(row_group.tolist(), (np.minimum(1.0, taken / items) * selected).tolist(), strict=True))
 
 
 def row_groups_of(order: EpochOrder, key: BlockKey) -> tuple[np.ndarray, np.ndarray]:

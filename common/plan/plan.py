@@ -285,8 +285,8 @@ class BasePlan:
         rows = self.rows_from(cursor.origin)
         batches, start = self._batches(rows), cursor.start
         if batches is not None:
-            mine = batches if cursor.workers == 1 else Strided(batches, cursor.worker, cursor.workers)
-            return Slice(mine, start, None) if start else mine
+            own_batches = batches if cursor.workers == 1 else Strided(batches, cursor.worker, cursor.workers)
+            return Slice(own_batches, start, None) if start else own_batches
         part: RowView = rows if cursor.workers == 1 else ShardView(rows, cursor.workers, cursor.worker, "none")
         return Batches(Slice(part, start, None) if start else part, self.chunk_rows, False)
 
@@ -315,8 +315,8 @@ class BasePlan:
 
     def merged_bytes(self, most_bytes: int, workers: int = 1) -> int:
         """How many bytes the steps may take that the engine makes at once. See `merged_steps`."""
-        wanted = min(_MERGED_FIELD_BYTES * len(self.element.outputs), _MOST_MERGED_BYTES)
-        bytes_at_once = _MERGED_BYTES // 2 if self._is_slow else max(wanted, _MERGED_BYTES)
+        field_bytes = min(_MERGED_FIELD_BYTES * len(self.element.outputs), _MOST_MERGED_BYTES)
+        bytes_at_once = _MERGED_BYTES // 2 if self._is_slow else max(field_bytes, _MERGED_BYTES)
         return min(bytes_at_once // workers, most_bytes)
 
     def makes_large_jobs(self, steps: int) -> bool:
@@ -773,8 +773,8 @@ class Plan(BasePlan):
         width = sum(
             delivered_dtype(each.dtype).itemsize * math.prod(axis or 0 for axis in each.shape) for each in numbers
         )
-        found = [decoded_bytes(self.dataset, row_group, [each.name for each in some]) for some in (numbers, others)]
-        return max(found[0], width * int(self.dataset.row_groups.rows[row_group])) + found[1]
+        sizes = [decoded_bytes(self.dataset, row_group, [each.name for each in some]) for some in (numbers, others)]
+        return max(sizes[0], width * int(self.dataset.row_groups.rows[row_group])) + sizes[1]
 
     @cached_property
     def stored_row_bytes(self) -> int:

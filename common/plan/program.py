@@ -53,10 +53,10 @@ class ElementProgram:
     def packs(self) -> tuple[tuple[PackStep, tuple[int, ...]], ...]:
         """The steps that pack stored columns, with the fields that each packs."""
         window = None if self.row_steps else self.window
-        found = [(each.step, each.leaves) for each in self.inputs if isinstance(each.step, PackStep)]
+        steps = [(each.step, each.leaves) for each in self.inputs if isinstance(each.step, PackStep)]
         if window is None:
-            return tuple(found)
-        return tuple((step, tuple(window.leaves[leaf][1] for leaf in leaves)) for step, leaves in found)
+            return tuple(steps)
+        return tuple((step, tuple(window.leaves[leaf][1] for leaf in leaves)) for step, leaves in steps)
 
     @property
     def fields_by_item(self) -> tuple[int, ...]:

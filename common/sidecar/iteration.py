@@ -11,9 +11,9 @@ from dataclasses import replace
 from ..base.metrics.counters import Counters
 from ..engine.read.fetch import fetch_threads
 from ..engine.run.block_store import BlockStore
-from ..engine.run.bucket_skipping import planner_of
 from ..engine.run.jobs import JobSizer
 from ..engine.run.loop import Delivery, JobLoop
+from ..engine.run.planners import planner_of
 from ..plan.order.cursor import SkipState
 from ..plan.state import resume, state_of
 from ..transport.processes import start_vital

@@ -87,11 +87,11 @@ class HttpFile(SizedFile):
             if answer.status == _WHOLE:
                 return await self._part_of_whole(answer, first, end)
             self._hold(answer.headers, _total(answer.headers))
-            found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-            if answer.status != _PARTIAL or found is None or (found[1], found[2]) != (str(first), str(end - 1)):
-                said = answer.headers.get("Content-Range", "no Content-Range").removeprefix("bytes ")
+            match = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+            if answer.status != _PARTIAL or match is None or (match[1], match[2]) != (str(first), str(end - 1)):
+                received = answer.headers.get("Content-Range", "no Content-Range").removeprefix("bytes ")
                 raise OSError(
-                    f"unexpected range: expected bytes {first}-{end - 1}, got {said} (status {answer.status})"
+                    f"unexpected range: expected bytes {first}-{end - 1}, got {received} (status {answer.status})"
                 )
             return _whole(await answer.read(), end - first)
 

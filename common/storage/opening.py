@@ -67,10 +67,10 @@ def opened(filesystem: pafs.FileSystem, version: FileVersion, *, ranges: bool = 
     """
     trusts = ranges and version.has_version_metadata and not is_local(filesystem)
     with _explaining(filesystem, version), _open(filesystem, version, trusts=trusts) as opening:
-        if opening.told is not None:
-            check_version(version, opening.told)
+        if opening.version is not None:
+            check_version(version, opening.version)
         yield opening.source
-    if opening.told is None and not opening.is_held:
+    if opening.version is None and not opening.is_held:
         _check_now(filesystem, version)
 
 
@@ -149,12 +149,12 @@ class _Opening:
     """An open file.
 
     Attributes:
-        told: its version, if opening the file reports it.
+        version: its version, if opening the file reports it.
         is_held: whether nothing is left to check: each read requires the version of the store, or it is trusted.
     """
 
     source: pa.NativeFile
-    told: FileVersion | None = None
+    version: FileVersion | None = None
     is_held: bool = False
 
 
@@ -186,12 +186,12 @@ def _open(filesystem: pafs.FileSystem, version: FileVersion, *, trusts: bool) ->
     if metadata:
         current = version_of(store_of(filesystem), version.path, {**metadata, "size": source.size()})
         opening = _Opening(source, current)
-    if opening.told is None or not trusts:
+    if opening.version is None or not trusts:
         with source:
             yield opening
         return
     yield opening
-    if not version.became(opening.told):
+    if not version.became(opening.version):
         note_check(filesystem, version)
         keep_open(filesystem, version, source)
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from parquetry.common import NdarrayCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read import kept_tables, shared_tables
-from parquetry.common.engine.read.native_reader import CoreReader
+from parquetry.common.engine.read.native_reader import NativeColumnReader
 from parquetry.common.engine.read.passed_pages import PASSED_PAGES
 from parquetry.common.engine.read.shared_tables import can_share
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix, relay
@@ -68,9 +68,9 @@ def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], int]:
         log.write_text("")
         return found
 
-    by_core = CoreReader.read
+    by_core = NativeColumnReader.read
     monkeypatch.setattr(kept_tables, "read_row_group", noted(kept_tables.read_row_group))  # workers are forked
-    monkeypatch.setattr(CoreReader, "read", noted(by_core))
+    monkeypatch.setattr(NativeColumnReader, "read", noted(by_core))
     return count
 
 

@@ -283,8 +283,8 @@ class LoaderStats:
 
     def _causes(self) -> str:
         shares = sorted(self.wait_shares.items(), key=lambda item: -item[1])
-        said = [f"{cause.replace('_', ' ')} {share:.1%}" for cause, share in shares if share >= _WORTH_NAMING]
-        return f": {', '.join(said)}" if said else ""
+        causes = [f"{cause.replace('_', ' ')} {share:.1%}" for cause, share in shares if share >= _WORTH_NAMING]
+        return f": {', '.join(causes)}" if causes else ""
 
     def _skipped_lines(self) -> list[str]:
         if not self.skipped_rows:

@@ -39,7 +39,7 @@ from .file_cells import FileCells, RowGroupColumns, WholeFiles
 from .kept_tables import KeptTables, StoredTables, microsecond_fields, table_key
 from .large_blocks import LargeColumns, LargeReader
 from .list_reader import ListReader
-from .native_reader import CoreReader
+from .native_reader import NativeColumnReader
 
 _LOGGER = logging.getLogger(__name__)
 _warned: set[tuple[str, ...]] = set()
@@ -103,7 +103,9 @@ class Fetcher:
         if context.lists is not None and not downloads:
             readers.append(context.lists)
         chain = partial(ReaderChain, count=len(self.fields))
-        self._alone = chain([self._arrow] if self._is_cached else [*readers, CoreReader(dataset, whole), self._arrow])
+        self._alone = chain(
+            [self._arrow] if self._is_cached else [*readers, NativeColumnReader(dataset, whole), self._arrow]
+        )
         self.joins_requests = dataset.remote and shared is None and not self._is_cached
         self._with_peers = None if shared is None else chain([*readers, arrow(kept(cache=shared, peers=True))])
 

@@ -1,4 +1,4 @@
-"""`CoreReader`: reads columns of local files with the compiled core, straight into canonical form.
+"""`NativeColumnReader`: reads columns of local files with the compiled core, straight into canonical form.
 
 It returns the same values that `ArrowReader` would. Fields that are missing from the result must be read with Arrow. It
 reports no errors: if a file or its values are damaged, Arrow reports that.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _TEXT, _BYTES = pa.large_string(), pa.large_binary()
 
 
-class CoreReader:
+class NativeColumnReader:
     """Reads columns of a dataset. Thread-safe.
 
     Args:

@@ -20,10 +20,9 @@ from ...plan.block_reads import BlockRead
 from ...plan.bucket_items import BucketItems
 from ...plan.order.cursor import Cursor, SkipState
 from ...plan.plan import BasePlan, Plan
-from ...plan.program import ElementProgram, MixedProgram
 from ...schema.ragged import concat_ranges
-from .bad_rows import BadRows, bad_rows_of
-from .jobs import Job, JobPlanner, JobPosition, JobSizer, Planner, Skip, SkipPosition
+from .bad_rows import BadRows
+from .jobs import Job, JobPosition, JobSizer, Skip, SkipPosition
 from .skipping import SkippingPlanner
 
 _FEWEST_SCANNED, _MOST_SCANNED = 16, 256
@@ -183,21 +182,3 @@ class BucketSkippingPlanner(SkippingPlanner):
             size = min(2 * size, _MOST_SCANNED)
         places, first, count = np.concatenate(scans).T
         return places, np.cumsum(count) - count, concat_ranges(first, count)
-
-
-def planner_of(
-    plan: BasePlan,
-    program: ElementProgram | MixedProgram,
-    cursor: Cursor,
-    *,
-    max_errors: float | None,
-    counters: Counters,
-    job_sizer: JobSizer,
-) -> Planner:
-    """Returns the planner of an iteration that runs the program; see `SkippingPlanner`."""
-    if not plan.skips:
-        return JobPlanner(plan, plan.steps(cursor), cursor.iteration, start=cursor.start, job_sizer=job_sizer)
-    fills_batches = isinstance(plan, Plan) and isinstance(plan.items, BucketItems)
-    kind = BucketSkippingPlanner if fills_batches else SkippingPlanner
-    bad = bad_rows_of(plan, program)
-    return kind(plan, cursor, bad=bad, max_errors=max_errors, counters=counters, job_sizer=job_sizer)

@@ -30,9 +30,9 @@ from .assemble import assemble, assemble_batches
 from .block import LoadedBlock
 from .block_loader import BlockLoader, loaders_of
 from .block_store import BlockHandle, BlockStore, sources_of
-from .bucket_skipping import planner_of
 from .jobs import Job, JobSizer
 from .loop import JobLoop
+from .planners import planner_of
 from .rebatch import Emission
 from .step_run import NO_STEPS, Converter, StepRun, split_columns
 from .vocabularies import ready_program

@@ -43,17 +43,17 @@ def phases_of(weights: Weights | None, sources: int) -> tuple[Phase, ...]:
             ascend, or never draws a source.
     """
     try:
-        given = plain([1.0] * sources if weights is None else None if isinstance(weights, Mapping) else list(weights))
+        items = plain([1.0] * sources if weights is None else None if isinstance(weights, Mapping) else list(weights))
     except TypeError:
-        given = None
-    if given is None:
+        items = None
+    if items is None:
         raise _wrong_weights(weights, sources)
-    if not any(isinstance(item, tuple) for item in given):
-        phase = _phase((0, given), given, sources)
+    if not any(isinstance(item, tuple) for item in items):
+        phase = _phase((0, items), items, sources)
         if not all(weight > 0 for weight in phase.weights):
-            raise _wrong_weights(given, sources)
+            raise _wrong_weights(items, sources)
         return (phase,)
-    phases = tuple(_phase(item, given, sources) for item in given)
+    phases = tuple(_phase(item, items, sources) for item in items)
     starts = [phase.start for phase in phases]
     if starts[0] != 0 or any(last >= following for last, following in pairwise(starts)):
         raise PipelineError(
@@ -138,8 +138,8 @@ class MixView:
         passes = np.empty_like(local)
         index = np.empty_like(local)
         for which in np.unique(source).tolist():
-            mine = source == which
-            passes[mine], index[mine] = self._views[which].resolve(local[mine])
+            of_source = source == which
+            passes[of_source], index[of_source] = self._views[which].resolve(local[of_source])
         return passes, index + (self._first[source] << SOURCE_SHIFT)
 
     def _measure(self) -> int | None:
@@ -179,9 +179,9 @@ class MixView:
             ends = self._stop == "first" and stop < len(picks)
             picks = picks[:stop]
             for which in active.tolist():
-                mine = np.flatnonzero(picks == which)
-                ordinal[place + mine] = counts[which] + np.arange(len(mine))
-                counts[which] += len(mine)
+                of_source = np.flatnonzero(picks == which)
+                ordinal[place + of_source] = counts[which] + np.arange(len(of_source))
+                counts[which] += len(of_source)
             source[place : place + len(picks)] = picks
             place += len(picks)
             if ends:
@@ -207,10 +207,10 @@ class MixView:
         for which, length in enumerate(self._lengths):
             if length is None:
                 continue
-            mine = np.flatnonzero(picks == which)
+            of_source = np.flatnonzero(picks == which)
             left = length - int(counts[which])
-            if len(mine) > left:
-                good = min(good, int(mine[left]))
-            elif self._stop == "all" and len(mine) == left and left:
-                good = min(good, int(mine[left - 1]) + 1)
+            if len(of_source) > left:
+                good = min(good, int(of_source[left]))
+            elif self._stop == "all" and len(of_source) == left and left:
+                good = min(good, int(of_source[left - 1]) + 1)
         return good

@@ -142,15 +142,15 @@ def sorted_on_disk(pieces: Iterable[np.ndarray], count: int) -> np.ndarray:
         inside = np.frombuffer(places.mapped() or b"", np.uint32)
         for ends in pairwise(bounds.T):  # the begin and the end of a range in each piece
             parts = [slice(begin, end) for begin, end in zip(*(each.tolist() for each in ends), strict=True)]
-            mine = np.concatenate([words[part] for part in parts])
+            words_of_range = np.concatenate([words[part] for part in parts])
             numbers = np.concatenate(
                 [
                     inside[part].astype(np.int64) + first
                     for part, first in zip(parts, bounds[:, 0].tolist(), strict=True)
                 ]
             )
-            order = word_order(mine)
-            result.append(numbers[np.argsort(mine, kind="stable") if order is None else order].tobytes())
+            order = word_order(words_of_range)
+            result.append(numbers[np.argsort(words_of_range, kind="stable") if order is None else order].tobytes())
         return np.frombuffer(result.mapped() or b"", np.int64)
     finally:
         for buffer in (kept, places, result):

@@ -164,8 +164,8 @@ class Slice(_OfSamePasses):
         return self.inner.resolve(number + self.start)  # type: ignore[union-attr]  # rows over rows
 
     def run(self, number: int) -> int:
-        found = self.inner.run(number + self.start)  # type: ignore[union-attr]  # batches over batches
-        return found if self.stop is None else min(found, self.stop - self.start - number)
+        count = self.inner.run(number + self.start)  # type: ignore[union-attr]  # batches over batches
+        return count if self.stop is None else min(count, self.stop - self.start - number)
 
     def rows(self, number: int, count: int = 1) -> tuple[np.ndarray, np.ndarray]:
         return self.inner.rows(number + self.start, count)  # type: ignore[union-attr]  # batches over batches
@@ -361,11 +361,11 @@ def _consecutive_repeated(view: RepeatView, first: int, last: int) -> Consecutiv
     if not total:
         return None if total == 0 else consecutive(view.inner, first, last)
     turn = first // total
-    found = consecutive(view.inner, first - turn * total, last - turn * total) if last <= (turn + 1) * total else None
-    if found is None:
+    rows = consecutive(view.inner, first - turn * total, last - turn * total) if last <= (turn + 1) * total else None
+    if rows is None:
         return None
-    (number,) = pass_numbers(turn + view.first, np.array([found.pass_number]), view.inner).tolist()
-    return found._replace(pass_number=number)
+    (number,) = pass_numbers(turn + view.first, np.array([rows.pass_number]), view.inner).tolist()
+    return rows._replace(pass_number=number)
 
 
 def rows_viewed(stages: Sequence[Stage], view: RowView) -> RowView:

@@ -15,7 +15,7 @@ from builders import write_table
 from parquetry.common import Pipeline, contains, hash_split
 from parquetry.common.engine.read import kept_tables
 from parquetry.common.engine.read.column_reader import NOTHING
-from parquetry.common.engine.read.native_reader import CoreReader
+from parquetry.common.engine.read.native_reader import NativeColumnReader
 from parquetry.common.parquet.nested import (
     as_stored,
     extension_paths,
@@ -88,7 +88,7 @@ def in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
             raise pa.ArrowInvalid("offset overflow while concatenating arrays")
         return concat(arrays, *rest)
 
-    monkeypatch.setattr(CoreReader, "read", lambda *_, **__: NOTHING)
+    monkeypatch.setattr(NativeColumnReader, "read", lambda *_, **__: NOTHING)
     monkeypatch.setattr(kept_tables, "read_row_group", chunked)
     monkeypatch.setattr(pa, "concat_arrays", checked)
 

@@ -19,7 +19,7 @@ from parquetry.common.dataset.arrow_read import TooLargeError
 from parquetry.common.dataset.dataset import StoredDataset
 from parquetry.common.engine.read.column_reader import NOTHING, ReadContext, ReadRequest
 from parquetry.common.engine.read.fetch import Fetcher
-from parquetry.common.engine.read.native_reader import CoreReader
+from parquetry.common.engine.read.native_reader import NativeColumnReader
 
 pytestmark = pytest.mark.skipif(not is_compiled(), reason="the compiled core reads them")
 ROWS = 500
@@ -76,7 +76,7 @@ def test_columns_are_those_that_go_through_arrow(
         for field in StoredDataset([str(path)]).schema
     ]
     found = fetched(path, rows, fields)
-    monkeypatch.setattr(CoreReader, "read", lambda *_, **__: NOTHING)
+    monkeypatch.setattr(NativeColumnReader, "read", lambda *_, **__: NOTHING)
     wanted = fetched(path, rows, fields)
     assert found.keys() == wanted.keys()
     for name, column in wanted.items():
@@ -86,7 +86,7 @@ def test_columns_are_those_that_go_through_arrow(
 
 def test_which_columns_are_read(path: Path) -> None:
     dataset = StoredDataset([str(path)])
-    reader = CoreReader(dataset, list(dataset.schema))
+    reader = NativeColumnReader(dataset, list(dataset.schema))
     found, used_bytes, *_ = reader.read(ReadRequest(row_group=0))
     assert found.keys() == READ
     assert used_bytes > 0
@@ -99,7 +99,7 @@ def test_types_that_differ_from_the_dataset_are_left_to_arrow(tmp_path: Path) ->
     pq.write_table(pa.table({"x": np.arange(3, dtype=np.int32), "y": ["a", "b", "c"]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": np.arange(3, dtype=np.int64), "y": ["a", "b", "c"]}), tmp_path / "b.parquet")
     dataset = StoredDataset([str(tmp_path)])
-    reader = CoreReader(dataset, list(dataset.schema))
+    reader = NativeColumnReader(dataset, list(dataset.schema))
     assert [reader.read(ReadRequest(row_group=group)).values.keys() for group in (0, 1)] == [{"y"}, {"x", "y"}]
     assert next(iter(Pipeline(tmp_path).batch(6)))["x"].tolist() == [0, 1, 2, 0, 1, 2]
 
@@ -132,7 +132,7 @@ def test_a_file_that_changed_is_an_error(path: Path, change: str) -> None:
         path.unlink()
     with pytest.raises(DatasetError, match=r"x\.parquet"):
         fetcher.fetch(0, None)
-    assert CoreReader(dataset, list(dataset.schema)).read(ReadRequest(row_group=0)) == NOTHING
+    assert NativeColumnReader(dataset, list(dataset.schema)).read(ReadRequest(row_group=0)) == NOTHING
 
 
 def test_long_text_in_a_dictionary_counts_as_memory(tmp_path: Path) -> None:

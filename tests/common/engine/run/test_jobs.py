@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquetry.common import Pipeline
-from parquetry.common.engine.run.jobs import Job, JobPlanner, JobSizer
+from parquetry.common.engine.run.jobs import Job, JobSizer
+from parquetry.common.engine.run.planners import JobPlanner
 from parquetry.common.plan.order.cursor import Cursor
 
 VIEWS = ("where", "shuffle", "batch", "take", "skip", "repeat", "shard", "weigh", "bucket")

@@ -15,8 +15,9 @@ from builders import build
 from parquetry.common.base.errors import DecodeError, PipelineError
 from parquetry.common.base.metrics.counters import Counters
 from parquetry.common.engine.run.block_store import BlockStore
-from parquetry.common.engine.run.jobs import Job, JobPlanner, JobSizer
+from parquetry.common.engine.run.jobs import Job, JobSizer
 from parquetry.common.engine.run.loop import JobLoop
+from parquetry.common.engine.run.planners import JobPlanner
 from parquetry.common.plan.order.cursor import Cursor
 
 

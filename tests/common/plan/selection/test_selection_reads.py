@@ -18,7 +18,7 @@ from processes import run_python
 from parquetry.common import CompressedNdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read import kept_tables
 from parquetry.common.engine.read.column_reader import ReadRequest
-from parquetry.common.engine.read.native_reader import CoreReader
+from parquetry.common.engine.read.native_reader import NativeColumnReader
 
 pytestmark = pytest.mark.versions
 
@@ -88,16 +88,16 @@ def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Counter[tuple[tupl
         counted[tuple(field.name for field in fields), int(row_group)] += 1
         return real(dataset, row_group, fields, *room)
 
-    by_core = CoreReader.read
+    by_core = NativeColumnReader.read
 
-    def read(reader: CoreReader, request: ReadRequest) -> Any:
+    def read(reader: NativeColumnReader, request: ReadRequest) -> Any:
         found = by_core(reader, request)
         if found.values:
             counted[tuple(found.values), int(request.row_group)] += 1
         return found
 
     monkeypatch.setattr(kept_tables, "read_row_group", read_row_group)
-    monkeypatch.setattr(CoreReader, "read", read)
+    monkeypatch.setattr(NativeColumnReader, "read", read)
     return counted
 
 
@@ -151,7 +151,7 @@ import sys
 import pyarrow.compute as pc
 from parquetry.common import Pipeline
 from parquetry.common.engine.read import kept_tables
-from parquetry.common.engine.read.native_reader import CoreReader
+from parquetry.common.engine.read.native_reader import NativeColumnReader
 seen = []
 def noted(real):
     def read(*args, **options):
@@ -160,8 +160,8 @@ def noted(real):
             seen.append(args)
         return found
     return read
-by_core = CoreReader.read
-CoreReader.read, kept_tables.read_row_group = noted(by_core), noted(kept_tables.read_row_group)
+by_core = NativeColumnReader.read
+NativeColumnReader.read, kept_tables.read_row_group = noted(by_core), noted(kept_tables.read_row_group)
 pipeline = Pipeline(sys.argv[1], ["id", "blob"], executor="threads", workers=2).where(pc.field("tag") == 5)
 print(len(pipeline), len(seen), sum(1 for _ in pipeline), len(seen))
 """
