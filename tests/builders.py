@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Callable, Collection, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,13 @@ from parquetry.common import (
 )
 from parquetry.common.schema.encoding import encode_rows
 from parquetry.common.write.file_format import arrow_schema
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    """Makes a directory for one example of hypothesis, because all examples of a test share its ``tmp_path``."""
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
 
 
 @dataclass(frozen=True)

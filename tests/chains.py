@@ -7,8 +7,6 @@ ever broken a loader: row groups of one row and of none, files without row group
 from __future__ import annotations
 
 import decimal
-import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from builders import ALL_FIELDS, KINDS, TOKEN_FIELDS, Built, build
+from builders import ALL_FIELDS, KINDS, TOKEN_FIELDS, Built, build, directory
 from footer_edits import FOREIGN, edit
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -148,16 +146,13 @@ def dataset(
         foreign: which of `footer_edits.FOREIGN` to do to the footers.
         kinds: as for `build`.
     """
-    directory = Path(tempfile.mkdtemp())
-    try:
+    with directory() as root:
         ordered = [name for name in FIELDS if name in (*KEPT, *names)]
-        built = build(directory / "data", files, names=ordered, partition=partition, change=change, **kinds)
-        for path in directory.rglob("*.parquet") if foreign is not None else ():
+        built = build(root / "data", files, names=ordered, partition=partition, change=change, **kinds)
+        for path in root.rglob("*.parquet") if foreign is not None else ():
             if not path.is_symlink():
                 edit(path, FOREIGN[foreign])
         yield built
-    finally:
-        shutil.rmtree(directory)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from parquetry.common import Pipeline
 from parquetry.common.base.native import gather
 from parquetry.common.engine.steps import join
 
@@ -23,6 +24,15 @@ WAYS = ("by the core", "by numpy, one by one", "by numpy, all at once")
 """The ways of copying pieces of token lists; see `copying`."""
 JOINS = ("concat", "pack_rows", "bucket")
 SEPARATOR = -1
+
+
+def part_of(rows: Pipeline, ranks: int, rank: int, streams: int, buffer: int | None, *, shard_first: bool) -> Pipeline:
+    """Returns one rank's part of the rows, shuffled unless ``buffer`` is ``None``, before or after they are dealt."""
+    if shard_first:
+        rows = rows.shard(ranks, rank, even="none", canonical_shards=streams)
+    if buffer is not None:
+        rows = rows.shuffle(buffer, seed=5)
+    return rows if shard_first else rows.shard(ranks, rank, even="none", canonical_shards=streams)
 
 
 @contextmanager

@@ -16,9 +16,7 @@ from .codecs import ListCodec
 from .field import Unischema, UnischemaField
 
 
-def infer_fields(
-    columns: Iterable[tuple[str, pa.Field]], *, name: str = "inferred"
-) -> tuple[Unischema, dict[str, str]]:
+def infer_fields(columns: Iterable[tuple[str, pa.Field]]) -> tuple[Unischema, dict[str, str]]:
     """Returns the fields of flattened Arrow columns, and the error text of every column that cannot become a field."""
     fields: list[UnischemaField] = []
     refused: dict[str, str] = {}
@@ -27,7 +25,7 @@ def infer_fields(
             fields.append(infer_field(path, column))
         except SchemaError as error:
             refused[path] = str(error)
-    return Unischema(name, fields), refused
+    return Unischema("inferred", fields), refused
 
 
 def flatten_fields(arrow: pa.Schema) -> Iterator[tuple[str, pa.Field]]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 1 << 20
 _LONGEST_DIRECTORY = 90
+_MOST_READERS = 256
 
 
 class StreamEndpoint:
@@ -36,17 +37,16 @@ class StreamEndpoint:
 
     Args:
         send: sends the stream that starts at a cursor over a connection.
-        most: maximum number of concurrent readers.
     """
 
-    def __init__(self, send: Callable[[socket.socket, Cursor], None], *, most: int = 256) -> None:
+    def __init__(self, send: Callable[[socket.socket, Cursor], None]) -> None:
         self._send = send
         self._lock = threading.Lock()
         self._next = Cursor()
         self._latest: Cursor | None = None
         self._directory = private_directory()
         endpoint = Endpoint(kind="unix", path=os.path.join(self._directory, "stream"))
-        self._listener = Listener(endpoint, self._handle, most=most)
+        self._listener = Listener(endpoint, self._handle, most=_MOST_READERS)
 
     @property
     def endpoint(self) -> Endpoint:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from builders import directory
 from faces import THREADS, Face, installed_faces, plain
 from hypothesis import given
 from hypothesis import strategies as st
@@ -146,15 +144,6 @@ def column(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
     if pa.types.is_dictionary(kind):
         return pa.array(values, kind.value_type).dictionary_encode().cast(kind)
     return pa.array([stored(value) for value in values], kind)
-
-
-@contextmanager
-def directory() -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp())
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made)
 
 
 def write(root: Path, columns: Sequence[pa.Array], **options: Any) -> None:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 import tensorflow as tf
 from builders import Built, build, built_once
+from ids import check_parts
 
 from parquetry.common import UnischemaField
 from parquetry.tf_plugin import ParquetDataset
@@ -43,18 +44,7 @@ def test_ranks_take_equal_steps_whatever_a_filter_leaves(built: Built, left: int
         ):
             ids(parts[0])
         return
-    lengths = [int(part.cardinality()) for part in parts]
-    found = [ids(part) for part in parts]
-    assert lengths == [len(part) for part in found]
-    together = Counter(number for part in found for batch in part for number in batch)
-    if even == "none":
-        rows = [sum(map(len, part)) for part in found]
-        assert max(rows) - min(rows) <= 1
-        assert together == Counter(range(left))
-        return
-    assert len({tuple(map(len, part)) for part in found}) == 1
-    assert lengths[0] > 0
-    assert together.keys() == set(range(left)) if even == "pad" else together.keys() <= set(range(left))
+    check_parts([ids(part) for part in parts], [int(part.cardinality()) for part in parts], left, even)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from builders import Built, build, built_once
+from ids import check_parts
 from torch.utils.data import DataLoader
 
 from parquetry.common import UnischemaField
@@ -45,22 +46,7 @@ def test_ranks_take_equal_steps_whatever_a_filter_leaves(built: Built, face: Any
         with pytest.raises(EmptySelectionError, match=r"even='drop' leaves nothing, because .* Use even='pad'"):
             list(parts[0])
         return
-    lengths = [length(part) for part in parts]
-    found = [ids(part) for part in parts]
-    assert lengths == [len(part) for part in found]
-    together = Counter(number for part in found for batch in part for number in batch)
-    if even == "none":
-        rows = [sum(map(len, part)) for part in found]
-        assert max(rows) - min(rows) <= 1
-        assert together == Counter(range(left))
-        return
-    assert len({tuple(map(len, part)) for part in found}) == 1
-    assert lengths[0] > 0
-    if even == "pad":
-        assert together.keys() == set(range(left))
-    else:
-        assert together.keys() <= set(range(left))
-        assert set(together.values()) == {1}
+    check_parts([ids(part) for part in parts], [length(part) for part in parts], left, even)
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import os
 import pickle
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +40,6 @@ from .served import elements, socket_url, tunnel_to
 pytestmark = pytest.mark.versions
 
 built = built_once([[20, 30], [25], [13]], names=ALL_FIELDS)
-
-
-@pytest.fixture(params=["unix", "tcp"])
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "tcp":
-        yield "tcp://127.0.0.1:0"
-        return
-    with socket_url() as path:
-        yield path
 
 
 def until_nobody(server: ArrowServer) -> None:

@@ -21,18 +21,9 @@ from parquetry.common.server import ClientLimits, ServerAddress, serve
 from parquetry.common.transport.served import client
 from parquetry.common.transport.served.client import Connection, answers
 
-from .served import elements, server_process, socket_url
+from .served import elements, server_process
 
 built = built_once([[20, 30]], names=("id",))
-
-
-@pytest.fixture(params=["unix", "tcp"])
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "tcp":
-        yield "tcp://127.0.0.1:0"
-        return
-    with socket_url() as path:
-        yield path
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from joins import WAYS, copying
+from joins import WAYS, copying, part_of
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
 from parquetry.common.base.errors import (
@@ -113,14 +113,7 @@ def test_every_token_comes_once_in_an_epoch_on_any_number_of_ranks(
     options["remainder"] = "pad" if padded else "drop"
 
     def part(of: int, rank: int) -> Pipeline:
-        pipeline = base
-        if first:
-            pipeline = pipeline.shard(of, rank, even="none", canonical_shards=streams)
-        if buffer is not None:
-            pipeline = pipeline.shuffle(buffer, seed=5)
-        if not first:
-            pipeline = pipeline.shard(of, rank, even="none", canonical_shards=streams)
-        return pipeline.concat(length, "tokens", **options)
+        return part_of(base, of, rank, streams, buffer, shard_first=first).concat(length, "tokens", **options)
 
     with tempfile.TemporaryDirectory() as directory, copying(data.draw(st.sampled_from(WAYS), "pieces are copied")):
         base = written(Path(directory), rows, group)

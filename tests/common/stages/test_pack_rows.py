@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from joins import WAYS, copying
+from joins import WAYS, copying, part_of
 
 from parquetry.common import Pipeline, cu_seqlens
 from parquetry.common.base.errors import DecodeError, EmptySelectionError, PipelineError
@@ -80,14 +80,8 @@ def test_every_row_comes_whole_once_in_an_epoch_on_any_number_of_ranks(
     ]
 
     def part(of: int, rank: int) -> Pipeline:
-        pipeline = base
-        if first:
-            pipeline = pipeline.shard(of, rank, even="none", canonical_shards=streams)
-        if buffer is not None:
-            pipeline = pipeline.shuffle(buffer, seed=5)
-        if not first:
-            pipeline = pipeline.shard(of, rank, even="none", canonical_shards=streams)
-        return pipeline.pack_rows(length, "tokens", strategy=strategy, overlong=overlong, pad_value=PADDING)
+        dealt = part_of(base, of, rank, streams, buffer, shard_first=first)
+        return dealt.pack_rows(length, "tokens", strategy=strategy, overlong=overlong, pad_value=PADDING)
 
     with tempfile.TemporaryDirectory() as directory, copying(data.draw(st.sampled_from(WAYS), "pieces are copied")):
         base = written(Path(directory), documents(sizes), group)

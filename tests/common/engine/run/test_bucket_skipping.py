@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from builders import directory
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
@@ -33,13 +32,10 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def rows(lengths: list[int], row_group_size: int) -> Iterator[str]:
     """Rows with an id and a length."""
-    directory = Path(tempfile.mkdtemp())
-    try:
+    with directory() as root:
         table = pa.table({"id": pa.array(range(len(lengths)), pa.int64()), "n": pa.array(lengths, pa.int64())})
-        pq.write_table(table, directory / "rows.parquet", row_group_size=row_group_size)
-        yield str(directory / "rows.parquet")
-    finally:
-        shutil.rmtree(directory)
+        pq.write_table(table, root / "rows.parquet", row_group_size=row_group_size)
+        yield str(root / "rows.parquet")
 
 
 def taken(steps: StepIterator[Any], most: int | None = None) -> list[Batch]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import datetime
 import operator
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from builders import directory
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
@@ -45,15 +43,6 @@ KINDS: dict[str, tuple[pa.DataType, Any, list[Any]]] = {
 COMPARE = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-
-
-@contextmanager
-def directory() -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp())
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made)
 
 
 def is_nan(value: Any) -> bool:

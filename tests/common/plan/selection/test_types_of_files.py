@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from builders import write_table
+from builders import directory, write_table
 from delta_tables import add, commit, field, metadata, protocol
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,15 +87,6 @@ if hasattr(pa, "decimal32"):  # pyarrow 19
         pa.decimal128(9, 2),
         {pa.decimal32(9, 2): [Decimal("1.50"), Decimal("-2.25"), Decimal(0)]},
     )
-
-
-@contextmanager
-def directory() -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp())
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made)
 
 
 def write(root: Path, columns: Sequence[pa.Array], **options: Any) -> str:
