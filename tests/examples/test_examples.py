@@ -1,4 +1,4 @@
-"""The small examples run as they stand, and the README shows their very code."""
+"""The examples run as they stand, and the README shows the code and the output of the first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from processes import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+HELLO = """\
+18 batches
+torch.Size([256, 2]) tensor([0, 1, 1, 1, 1, 1, 0, 1])
+torch.Size([256, 2]) tensor([1, 0, 0, 0, 0, 0, 0, 1])
+"""
 SAYS = {
+    "hello.py": (HELLO,),
     "hello_numpy.py": ("(64, 16, 16, 3) [1 1 1 1 1]", "gives: 8 batches of 64 rows"),
     "hello_tensorflow.py": ("Epoch 3/3", "16/16"),
     "hello_torch.py": ("epoch 2: loss 0.0",),
@@ -47,6 +53,7 @@ SAYS = {
     "trainers/tensorflow_loop.py": ("epoch 1: 13 batches", "epoch 2: 20 batches, loss 0.0"),
 }
 NEEDS = {
+    "hello.py": ("torch",),
     "hello_tensorflow.py": ("tensorflow",),
     "hello_torch.py": ("torch",),
     "served.py": ("tensorflow", "torch"),
@@ -123,7 +130,7 @@ def run_here(name: str, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["hello_numpy.py", "hello_tensorflow.py", "hello_torch.py"])
-def test_the_readme_shows_the_code_of_the_hello_examples(name: str) -> None:
-    code = (EXAMPLES / name).read_text(encoding="utf-8").partition("\n\n")[2]
-    assert f"```python\n{code}```" in (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+def test_the_readme_begins_with_the_code_of_hello_and_what_it_prints() -> None:
+    code = (EXAMPLES / "hello.py").read_text(encoding="utf-8").partition("\n\n")[2]
+    shown = f"```python\n{code}```\n\nIt prints:\n\n```\n{HELLO}```"
+    assert shown in (EXAMPLES.parent / "README.md").read_text(encoding="utf-8").partition("\n## ")[0]
