@@ -1,15 +1,37 @@
-"""What the site adds to the pages: README and changelog as pages of it, and links to files outside ``docs/``."""
+"""What the site adds to the pages: README and changelog as pages of it, links to files outside ``docs/``, and moved pages."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from mkdocs.utils import get_relative_url
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"index.md": "README.md", "changelog.md": "CHANGELOG.md"}
+MOVED = {
+    "at-scale.md#launchers": "launchers.md",
+    "at-scale.md#row-groups-larger-than-the-memory-limit": "memory.md#row-groups-larger-than-the-memory-limit",
+    "at-scale.md#signed-urls": "stores.md#signed-urls",
+    "at-scale.md#tfdata-service": "tensorflow-distributed.md#tfdata-service",
+    "benchmarks.md#a-larger-machine": "notebook/2026-11-26-sixteen-processors.md",
+    "pytorch.md#ranks": "pytorch-ranks.md",
+    "pytorch.md#samplers-of-your-own": "pytorch-trainers.md#samplers-of-your-own",
+    "pytorch.md#state": "pytorch-state.md",
+    "pytorch.md#trainers": "pytorch-trainers.md",
+    "reference/verbs.md": "verbs.md#every-verb-in-full",
+    "stats.md#into-logs-and-metrics": "monitoring.md#into-logs-and-metrics",
+    "stats.md#while-it-runs": "monitoring.md#while-it-runs",
+    "tensorflow.md#inside-interleave": "tensorflow-distributed.md#inside-interleave",
+    "tensorflow.md#multiple-processes": "tensorflow-distributed.md",
+    "tensorflow.md#saving-and-resuming": "tensorflow-state.md#saving-and-resuming",
+    "tuning.md#a-store-that-fails-for-a-moment": "stores.md#a-store-that-fails-for-a-moment",
+    "tuning.md#a-store-that-is-far-away": "stores.md#a-store-that-is-far-away",
+}
+"""Where former pages and headings are now: links from elsewhere still lead there."""
 CELL_CODE = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)\s]+)")
 
@@ -40,3 +62,36 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         for line in LINK.sub(linked, markdown).split("\n")
     )
     return "\n".join(lines).replace("<details>", "<details markdown>")
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Headings that moved to another page lead there."""
+    moved = {
+        f"#{old.partition('#')[2]}": _address(new, page.url, files)
+        for old, new in MOVED.items()
+        if "#" in old and old.partition("#")[0] == page.file.src_uri
+    }
+    return html + f"<script>{_GO.format(json.dumps(moved))}</script>" if moved else html
+
+
+def on_post_build(config: Any) -> None:
+    """Pages that moved have one in their place that leads to the new one."""
+    for old, new in MOVED.items():
+        if "#" not in old:
+            folder = Path(config.site_dir, old.removesuffix(".md"))
+            folder.mkdir(parents=True, exist_ok=True)
+            path, mark, anchor = new.partition("#")
+            up = "../" * len(Path(old).parts)
+            address = f"{up}{path.removesuffix('.md')}/{mark}{anchor}"
+            text = f'<meta http-equiv="refresh" content="0; url={address}"><a href="{address}">{address}</a>\n'
+            (folder / "index.html").write_text(text, encoding="utf-8")
+
+
+_GO = "const moved = {}[location.hash]; if (moved) location.replace(moved);"
+
+
+def _address(page: str, base: str, files: Files) -> str:
+    path, mark, anchor = page.partition("#")
+    file = files.get_file_from_path(path)
+    assert file is not None, path
+    return get_relative_url(file.url, base) + mark + anchor

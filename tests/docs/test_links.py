@@ -1,4 +1,4 @@
-"""Links on the pages lead to files of this repository, and to headings that are there."""
+"""Links on the pages, and pages named in code, lead to files of this repository and to headings that are there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from cases import every_case
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+SOURCES = [path for folder in ("common", "parquetry", "tf_plugin", "torch_plugin") for path in (ROOT / folder).rglob("*.*")]
+NAMED = re.compile(r"(?<![\w/.])(docs/[\w/.-]+\.md)(?:#([\w-]+))?")
 LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)(?:#([^)\s]+))?\)")
 
 
@@ -29,4 +31,20 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             missing.append(path)
         elif heading and target.suffix == ".md" and heading not in anchors(target):
             missing.append(f"{path}#{heading}")
+    assert missing == []
+
+
+def test_messages_and_docstrings_name_pages_that_there_are() -> None:
+    named = {
+        (source.name, *match)
+        for source in SOURCES
+        if source.suffix in {".py", ".cc", ".h"}
+        for match in NAMED.findall(source.read_text(encoding="utf-8"))
+    }
+    assert named
+    missing = [
+        (source, path, heading)
+        for source, path, heading in named
+        if not (ROOT / path).exists() or (heading and heading not in anchors(ROOT / path))
+    ]
     assert missing == []
