@@ -24,7 +24,9 @@ def table() -> dict[str, str]:
 
 
 def test_the_table_of_names_is_complete() -> None:
-    assert sorted(table()) == sorted(f"{module}.{name}".lstrip(".") for module, names in NAMES.items() for name in names)
+    assert sorted(table()) == sorted(
+        f"{module}.{name}".lstrip(".") for module, names in NAMES.items() for name in names
+    )
 
 
 @pytest.mark.parametrize("module", NAMES)

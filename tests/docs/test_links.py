@@ -9,7 +9,9 @@ from cases import every_case
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-SOURCES = [path for folder in ("common", "parquetry", "tf_plugin", "torch_plugin") for path in (ROOT / folder).rglob("*.*")]
+SOURCES = [
+    path for folder in ("common", "parquetry", "tf_plugin", "torch_plugin") for path in (ROOT / folder).rglob("*.*")
+]
 NAMED = re.compile(r"(?<![\w/.])(docs/[\w/.-]+\.md)(?:#([\w-]+))?")
 LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)(?:#([^)\s]+))?\)")
 
