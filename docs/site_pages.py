@@ -1,4 +1,4 @@
-"""What the site adds to the pages: README and changelog as pages of it, links to files outside ``docs/``, and moved pages."""
+"""What the site adds to the pages: README and changelog, links to files outside ``docs/``, and addresses that moved."""
 
 from __future__ import annotations
 
