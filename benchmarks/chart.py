@@ -1,4 +1,4 @@
-"""Draws the README's chart: bars of the share of the limit, as an SVG for light and dark pages.
+"""Draws the chart of `docs/benchmarks.md`: bars of the share of the limit, as an SVG for light and dark pages.
 
 Takes the plain data of `benchmarks.run.measure` and the keys of workloads; returns the SVG as text. A contender that
 was not measured on a workload has no bar there.

@@ -1,4 +1,4 @@
-"""The README's chart."""
+"""The chart of ``docs/benchmarks.md``."""
 
 from __future__ import annotations
 

@@ -50,3 +50,15 @@ def test_messages_and_docstrings_name_pages_that_there_are() -> None:
         if not (ROOT / path).exists() or (heading and heading not in anchors(ROOT / path))
     ]
     assert missing == []
+
+
+def test_the_promises_name_tests_that_there_are() -> None:
+    page = ROOT / "docs/guarantees.md"
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if "`test_" in line]
+    assert rows
+    for row in rows:
+        files = [
+            (page.parent / path).read_text(encoding="utf-8") for path, _ in LINK.findall(row) if path.endswith(".py")
+        ]
+        for name in re.findall(r"`(test_\w+)`", row):
+            assert any(f"def {name}(" in text for text in files), name
