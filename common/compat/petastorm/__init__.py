@@ -1,7 +1,7 @@
 """Petastorm's API on parquetry's engine: keep the code, and install this instead of Petastorm, or change the import.
 
 ``from petastorm import make_reader`` becomes ``from parquetry.petastorm import make_reader``; the other modules move
-the same way. After `install`, programs need no change. ``docs/migrating-from-petastorm.md`` lists all differences and
+the same way. After `install`, programs need no change. ``docs/petastorm-differences.md`` lists all differences and
 their reasons.
 """
 
