@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -77,8 +77,8 @@ def write_index(
     try:
         with whole_file(path, listing.filesystem) as hidden:
             while lines is not None:  # once, or again with the fields that only later files have
-                with closing(_tables(listing, lines)) as tables:
-                    _write(listing, hidden, lines, tables)
+                with closing(tables_of(listing, lines)) as tables:
+                    write_tables(listing.filesystem, hidden, lines, tables)
                 lines = lines.with_more_fields(listing.files)
     except ParquetryError:
         raise
@@ -89,11 +89,12 @@ def write_index(
     return path
 
 
-def _write(listing: FileListing, path: str, lines: IndexLines, tables: Iterator[pa.Table]) -> None:
+def write_tables(filesystem: pafs.FileSystem, path: str, lines: IndexLines, tables: Iterable[pa.Table]) -> None:
+    """Writes an index with some lines, of which ``lines`` has the description when the last table has been made."""
     with pq.ParquetWriter(
         path,
         lines.schema,
-        filesystem=listing.filesystem,
+        filesystem=filesystem,
         compression="zstd",
         write_statistics=False,
         write_page_checksum=True,
@@ -109,7 +110,8 @@ def _write(listing: FileListing, path: str, lines: IndexLines, tables: Iterator[
         writer.add_key_value_metadata({METADATA_KEY: lines.description().to_bytes()})
 
 
-def _tables(listing: FileListing, lines: IndexLines) -> Generator[pa.Table, None, None]:
+def tables_of(listing: FileListing, lines: IndexLines) -> Generator[pa.Table, None, None]:
+    """Yields the lines of all files, some files at a time, from their footers."""
     from tqdm import tqdm  # imported here because readers of an index import this module
 
     progress = tqdm(
@@ -150,8 +152,19 @@ class IndexLines:
         self._exact: dict[str, bool] = {}
         self._empty: list[tuple[str, int, int, str]] = []
         self._seen = DistinctSchemas()
-        self._schemas: list[tuple[str, str]] = []
+        self._schemas: list[tuple[str, str]] = []  # with the first file that has each, in the order of paths
         self.schema = index_schema(self._leaves, list(self._bounds.items()))
+
+    def begin_with(self, described: IndexDescription, examples: Sequence[DataFile]) -> None:
+        """Starts from an index, whose lines come before those that this object makes.
+
+        Args:
+            examples: the files of ``described.schemas``.
+        """
+        self._note_schemas(examples, [load_footer(self._filesystem, file) for file in examples])
+        self._unbounded.update(described.unbounded)
+        self._exact.update({name: True for name, exact in described.exact.items() if exact})
+        self._empty += described.empty
 
     def with_more_fields(self, files: Sequence[DataFile]) -> IndexLines | None:
         """An object for the same lines with the fields of all files; ``None`` if this one has them."""
@@ -171,7 +184,7 @@ class IndexLines:
             unbounded=tuple(sorted(self._unbounded)),
             complete=self._all_fields and not self._extra,
             empty=tuple(self._empty),
-            schemas=tuple(self._schemas),
+            schemas=tuple(sorted(self._schemas)),
         )
 
     def of(self, files: Sequence[DataFile], footers: Sequence[pq.FileMetaData]) -> pa.Table:
@@ -181,10 +194,7 @@ class IndexLines:
         for file, count in zip(files, counts, strict=True):
             if not count:
                 self._empty.append((file.relative, file.size_bytes, file.mtime_ns, file.version.portable_tag))
-        for file, footer in zip(files, footers, strict=True):
-            count = len(self._seen.schemas)
-            if self._seen.add(footer) == count:
-                self._schemas.append((file.relative, schema_to_text(self._seen.schemas[-1])))
+        self._note_schemas(files, footers)
         places = [leaf_columns(footer) for footer in footers]
         self._extra.update(leaf for found in places for leaf in found if leaf not in self._known)
         columns: dict[str, Any] = {
@@ -210,6 +220,14 @@ class IndexLines:
             of_group = [kind for kind, count in zip(stored, counts, strict=True) for _ in range(count)]
             columns |= self._statistics(footers, [found.get(name) for found in flat], name, of_group)
         return pa.table([_array(columns[field.name], field.type) for field in self.schema], schema=self.schema)
+
+    def _note_schemas(self, files: Sequence[DataFile], footers: Sequence[pq.FileMetaData]) -> None:
+        for file, footer in zip(files, footers, strict=True):
+            number = self._seen.add(footer)
+            if number == len(self._schemas):
+                self._schemas.append((file.relative, schema_to_text(self._seen.schemas[-1])))
+            elif file.relative < self._schemas[number][0]:
+                self._schemas[number] = file.relative, self._schemas[number][1]
 
     def _statistics(
         self,

@@ -26,6 +26,8 @@ from .petastorm_pickle import load_inert
 SCHEMA_KEY = b"dataset-toolkit.unischema.v1"
 ROW_GROUP_COUNTS_KEY = b"dataset-toolkit.num_row_groups_per_file.v1"
 ROW_GROUP_INDEXES_KEY = b"dataset-toolkit.rowgroups_index.v1"
+INDEXES_KEY = b"parquetry.row_group_indexes.v1"
+"""The key under which parquetry stores row-group indexes for Petastorm, as JSON."""
 
 IndexValue = str | bytes | int | float | bool | None
 

@@ -250,6 +250,15 @@ def versions_below(
     return [arrow_version(store, info.path[above:], info) for info in listing if info.type == pafs.FileType.File]
 
 
+def path_below(path: str, root: str) -> str:
+    """The path relative to a directory above it.
+
+    Some file systems drop the first slash of the paths that they list, or add one.
+    """
+    bare, above = path.lstrip("/"), root.lstrip("/")
+    return bare[len(above) :].lstrip("/") if bare.startswith(above) else path
+
+
 def _local_files(directory: str, above: int, wants: Callable[[str, bool], bool]) -> Iterator[str]:
     """Yields the files in a directory, recursively. A broken link, and one to a directory around it, are errors."""
     directories = [directory]

@@ -6,11 +6,9 @@ It takes URLs and returns `DataFile` values sorted by full path. Names that begi
 from __future__ import annotations
 
 import logging
-import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -22,12 +20,13 @@ from ..base.errors import DatasetError, ParquetryError
 from ..base.process.dataclass import dataclass
 from ..base.progress import thread_pool
 from ..base.urls import clean_cause, without_secrets
+from .added_parts import PARTS, is_note, list_whole_parts
 from .file_cache import COPY
-from .file_versions import FileVersion, drawn_plan, look, versions_below
+from .file_versions import FileVersion, drawn_plan, look, path_below, versions_below
 from .filesystem import credentials_advice, resolve
 from .links import each_name_once, each_once
 from .patterns import Pattern, pattern_of
-from .retries import FEW_ATTEMPTS, is_local, with_retries
+from .retries import FEW_ATTEMPTS, with_retries
 from .store_answers import ADVICE, StoreError, told
 from .stores import store_of
 from .table_logs import LOGS, above_partitions, check_no_table, is_hidden, is_log, logs_above, names_in
@@ -46,8 +45,8 @@ _MEMORY_FILES = (
 _METADATA = ("_common_metadata", "_metadata")
 _NOWHERE = "Check the URL: the bucket or host, and the path."
 _LISTINGS = 16
-_MOVING = re.compile(rf"(?P<above>|.+/)({re.escape(COPY)}|\.parquetry-[0-9a-f]{{32}})/{MOVING}$")
-"""The mark of a writer that is moving its files into the directory above."""
+_MOVING = re.compile(rf"(?P<above>|.+/){re.escape(COPY)}/{MOVING}$")
+"""The mark of a copy that is moving its files into the directory above."""
 _LOGGER = logging.getLogger(__name__)
 _warned: set[str] = set()
 
@@ -213,7 +212,8 @@ def _list_one(list_names: Callable[[str], list[str]], url: str, fs: pafs.FileSys
     try:
         kind, root, files = with_retries(fs, looked, f"dataset {url!r}", most=FEW_ATTEMPTS, is_question=True)
         if kind not in (pafs.FileType.File, pafs.FileType.NotFound):
-            files = with_retries(fs, listed, f"dataset {url!r}", most=FEW_ATTEMPTS, is_listing=True)
+            list_once = partial(with_retries, fs, listed, f"dataset {url!r}", most=FEW_ATTEMPTS, is_listing=True)
+            files = list_whole_parts(fs, root, list_once)
         is_directory = kind == pafs.FileType.Directory
         marks, logs = (_marks_above(fs, root), logs_above(root, list_names)) if is_directory else ([], [])
     except ParquetryError:
@@ -237,19 +237,19 @@ def _list_one(list_names: Callable[[str], list[str]], url: str, fs: pafs.FileSys
     if kind == pafs.FileType.File:
         _check_no_images(url, files)
         return _listing(fs, [path], files, posixpath.dirname(path), [])
-    below = [_below(file.path, root) for file in files]
+    below = [path_below(file.path, root) for file in files]
     _check_not_moving(url, [*marks, *below])
     if used is None:
         check_no_table(url, [*logs, *below])
         chosen = _chosen(url, files, root, f"among {len(files)} files")
         roots = [root]
     else:
-        matching = [file for file in files if used.matches(_below(file.path, root))]
+        matching = [file for file in files if used.matches(path_below(file.path, root))]
         chosen = _chosen(url, matching, root, f"below '{root}' that matches")
         roots = sorted(file.path for file in chosen)
-        check_no_table(url, [*logs, *below], [_below(file, root) for file in roots])
+        check_no_table(url, [*logs, *below], [path_below(file, root) for file in roots])
     _check_no_images(url, chosen)
-    listing = _listing(fs, roots, chosen, root, [file for file in files if _below(file.path, root) in _METADATA])
+    listing = _listing(fs, roots, chosen, root, [file for file in files if path_below(file.path, root) in _METADATA])
     return listing if used is None else replace(listing, patterns=(used,))
 
 
@@ -264,18 +264,19 @@ def _listing_filter(pattern: Pattern) -> Callable[[str, bool], bool]:
     """Returns a function that says what to list: what may match, and the metadata, logs and marks beside it."""
 
     def wants(path: str, is_directory: bool) -> bool:
-        relative = _below(path, pattern.root)
+        relative = path_below(path, pattern.root)
         if is_directory:
             name = posixpath.basename(path)
-            return name in LOGS or name.startswith(".parquetry-") or pattern.may_match_below(relative)
-        return bool(is_log(relative) or _MOVING.search(relative) or relative in _METADATA or pattern.matches(relative))
+            return name in (*LOGS, COPY, PARTS) or pattern.may_match_below(relative)
+        is_mark = _MOVING.search(relative) or is_note(relative)
+        return bool(is_log(relative) or is_mark or relative in _METADATA or pattern.matches(relative))
 
     return wants
 
 
 def _chosen(url: str, files: Sequence[FileVersion], root: str, where: str) -> list[FileVersion]:
     """The files that are data. Raises `DatasetError` if there are none."""
-    visible = [file for file in files if not is_hidden(_below(file.path, root))]
+    visible = [file for file in files if not is_hidden(path_below(file.path, root))]
     named = [file for file in visible if file.path.lower().endswith(_SUFFIXES)]
     chosen = named or [file for file in visible if file.size_bytes]
     if not chosen:
@@ -313,30 +314,22 @@ def warn_of_splits(url: str, listing: FileListing) -> None:
 
 
 def _marks_above(fs: pafs.FileSystem, path: str) -> list[str]:
-    """The marks of writers that are moving files into the dataset that contains a partition directory.
-
-    On stores, only `copy` and `convert` are looked for, because listing many partitions would take many requests.
-    """
+    """The mark of a copy that is moving files into the dataset that contains a partition directory."""
     root = above_partitions(path)
-    if root is None:
+    mark = posixpath.join(COPY, MOVING)
+    if root is None or look(fs, posixpath.join(root, mark))[0] != pafs.FileType.File:
         return []
-    names = [COPY]
-    if is_local(fs):
-        names = []
-        with suppress(OSError):  # only the directory of the dataset must be readable
-            names = [name for name in os.listdir(root) if name.startswith(".parquetry-")]
-    marks = [posixpath.join(name, MOVING) for name in names]
-    return [mark for mark in marks if look(fs, posixpath.join(root, mark))[0] == pafs.FileType.File]
+    return [mark]
 
 
 def _check_not_moving(url: str, names: Iterable[str]) -> None:
-    """Refuses directories into which a writer is moving its files, because some would be missing."""
+    """Refuses directories into which a copy is moving its files, because some would be missing."""
     for name in names:
         match = _MOVING.search(name)
         if match is not None and not is_hidden(match["above"]):
             raise DatasetError(
                 f"dataset {url!r}: expected a complete dataset, but its files are being moved into place ('{name}'). "
-                "Open it again when the writer has ended. If the writer was killed, run it again."
+                "Open it again when the copy has ended. If it was killed, run it again."
             )
 
 
@@ -344,13 +337,7 @@ def _data_file(version: FileVersion, root: str) -> DataFile:
     path, directory = version.identity, posixpath.dirname(version.path)
     if path != version.path:  # an unescaped slash in a signature, or in what is left of the query, ends no directory
         root = directory = posixpath.dirname(path.partition("?")[0])
-    return DataFile(version=version, relative=_below(path, root), partition=partition_of(directory))
-
-
-def _below(path: str, root: str) -> str:
-    # Some file systems drop the first slash of the paths that they list, or add one.
-    bare, above = path.lstrip("/"), root.lstrip("/")
-    return bare[len(above) :].lstrip("/") if bare.startswith(above) else path
+    return DataFile(version=version, relative=path_below(path, root), partition=partition_of(directory))
 
 
 def is_data_name(path: str) -> bool:

@@ -29,7 +29,7 @@ import pyarrow.fs as pafs
 _UNFINISHED = re.compile(r"\.parquetry-[0-9a-f]{32}(?:-(?P<bytes>\d+))?")
 _UNFINISHED_BEFORE = ".new-"  # the prefix that earlier versions used in directories of kept files
 MOVING = "moving"
-"""A file in the hidden directory of a writer that moves its files one by one. Readers refuse the directory above."""
+"""A file in the hidden directory of a copy that moves its files one by one. Readers refuse the directory above."""
 _ATTEMPTS = 10
 MINUTE_NS = 60 * 10**9
 _DAY_NS = 24 * 3_600 * 10**9
@@ -105,8 +105,6 @@ def remove_leftovers(filesystem: pafs.FileSystem, directory: str) -> None:
             if not _UNFINISHED.fullmatch(posixpath.basename(path)):
                 continue
             is_directory = info.type == pafs.FileType.Directory
-            if is_directory and filesystem.get_file_info(posixpath.join(path, MOVING)).type == pafs.FileType.File:
-                continue  # otherwise readers would take what was moved for all
             quiet_ns = _quiet_ns(filesystem, info)
             with contextlib.ExitStack() as stack:
                 is_left = quiet_ns > _DAY_NS

@@ -8,9 +8,10 @@ the next writer to the target removes.
 
 - On a local disk, if the target holds nothing else, the hidden directory replaces the target by ``rename``. A reader
   sees either no file or every file.
-- Elsewhere (object stores, mount points, a target with other hidden files), each file is moved to its final name in the
-  order of opening, so ``_common_metadata`` is moved last. If a move fails, the earlier ones are undone. Meanwhile, the
-  hidden directory contains the file ``moving``, and parquetry's readers refuse the target.
+- Elsewhere (object stores, mount points, a target with other hidden files), each file is moved to its final name, under
+  a note that makes readers leave these files out until all are there; see `added_parts`.
+
+`add` does the latter in a directory that holds a dataset, under names that no other writer uses.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import contextlib
 import os
 import posixpath
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -27,8 +28,9 @@ import pyarrow.fs as pafs
 from ..base.errors import DatasetError, ParquetryError
 from ..base.process.locks import lock_file
 from ..base.urls import clean_cause
+from ..storage.added_parts import ADDED, ADDING, note_path, note_text, remove_part, roll_back
 from ..storage.store_answers import wrong_option
-from ..storage.whole_files import MOVING, new_directory, release, remove_leftovers, unfinished_name
+from ..storage.whole_files import new_directory, release, remove_leftovers, unfinished_name
 
 COMMON_METADATA = "_common_metadata"
 _OURS = frozenset({COMMON_METADATA, "_metadata", "_row_groups.parquet"})
@@ -36,20 +38,27 @@ _WITHOUT_DIRECTORIES = frozenset({"s3", "gcs", "abfs"})
 
 
 class Staging:
-    """Owns the hidden directory of a dataset that is being written. Not thread-safe.
+    """Owns the hidden directory of files that are being written. Not thread-safe.
+
+    Args:
+        appends: whether the target may hold a dataset, which the files are added to.
 
     Raises:
         DatasetError: the target is a file, already holds a dataset, or cannot be written.
     """
 
-    def __init__(self, filesystem: pafs.FileSystem, root: str) -> None:
+    def __init__(self, filesystem: pafs.FileSystem, root: str, *, appends: bool = False) -> None:
         self._filesystem = filesystem
         self._root = root
         self._files: list[str] = []
         self._is_local = isinstance(filesystem, pafs.LocalFileSystem)
         self._done = False
         with storage_errors("writing", root, filesystem):
-            self._check_free()
+            roll_back(filesystem, root)
+            if appends:
+                data_entries(filesystem, root)
+            else:
+                self._check_free()
             self._new_directories = _missing_directories(root) if self._is_local else []
             remove_leftovers(filesystem, root)
             self._owner: int | None = None
@@ -65,6 +74,16 @@ class Staging:
         """The path of the target."""
         return self._root
 
+    @property
+    def part(self) -> str:
+        """32 hex digits that no other writer has."""
+        return posixpath.basename(self._hidden).rpartition("-")[2]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The relative paths of the files, in the order in which they were opened."""
+        return tuple(self._files)
+
     def open(self, relative: str) -> pa.NativeFile:
         """Opens a stream to a new file, whose final path in the target will be ``relative``."""
         path = _join(self._hidden, relative)
@@ -75,15 +94,29 @@ class Staging:
         return stream
 
     def commit(self) -> None:
-        """Makes the files visible. They must be closed.
+        """Makes the files visible, as a new dataset. They must be closed.
 
         Raises:
             DatasetError: the file system refused. None of the files is visible.
         """
-        with storage_errors("finishing", self._root), self._alone():
+        with storage_errors("finishing", self._root), self.alone():
             self._check_free()
             if not (self._is_local and _take_place(self._hidden, self._root)):
-                self._move_each()
+                self._publish({relative: relative for relative in self._files})
+                self._remove_note(ADDED)
+        self._end()
+
+    def add(self, names: Mapping[str, str]) -> None:
+        """Makes the files visible beside those that are there. They must be closed. Call it in a block of `alone`.
+
+        Args:
+            names: the final relative path of each file.
+
+        Raises:
+            DatasetError: the file system refused. None of the files is visible.
+        """
+        with storage_errors("finishing", self._root):
+            self._publish(names)
         self._end()
 
     def discard(self) -> None:
@@ -103,12 +136,13 @@ class Staging:
             release(self._owner)
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Excludes other writers on this machine between the check that the target is free and the last move."""
+    def alone(self) -> Iterator[None]:
+        """Excludes other writers on this machine while the block looks at the target and makes files visible in it."""
         if not self._is_local:
             yield
             return
-        descriptor = os.open(self._root, os.O_RDONLY)
+        with storage_errors("finishing", self._root):
+            descriptor = os.open(self._root, os.O_RDONLY)
         try:
             try:
                 lock_file(descriptor, self._root)
@@ -120,48 +154,69 @@ class Staging:
             release(descriptor)
 
     def _check_free(self) -> None:
-        info = self._filesystem.get_file_info(self._root)
-        if info.type == pafs.FileType.File:
-            raise DatasetError(
-                f"dataset '{self._root}': expected a directory or nothing, got a file. Choose another path."
-            )
-        if info.type == pafs.FileType.NotFound:
-            return
-        entries = self._filesystem.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))
-        names = sorted(name for name in map(_name, entries) if _is_data(name))
+        names = data_entries(self._filesystem, self._root)
         if names:
             raise DatasetError(
                 f"dataset '{self._root}': expected an empty directory, got {len(names)} entries such as '{names[0]}'. "
-                "Choose an empty directory or delete it first."
+                "Choose an empty directory or delete it first. To add rows to a dataset, write with mode='append'."
             )
 
     def _create_directory(self, path: str) -> None:
         if self._filesystem.type_name not in _WITHOUT_DIRECTORIES:
             self._filesystem.create_dir(path, recursive=True)
 
-    def _move_each(self) -> None:
-        mark = _join(self._hidden, MOVING)
-        self._filesystem.open_output_stream(mark).close()
+    def _publish(self, names: Mapping[str, str]) -> None:
+        """Moves the files to their final names, so that readers see none of them until all are there."""
+        note, done = (note_path(self._root, self.part, mark) for mark in (ADDING, ADDED))
+        hidden_note = _join(self._hidden, posixpath.basename(note))
+        with self._filesystem.open_output_stream(hidden_note) as stream:
+            stream.write(note_text(list(names.values())))
+        self._create_directory(posixpath.dirname(note))
         try:
-            for relative in self._files:
-                final = _join(self._root, relative)
-                self._create_directory(posixpath.dirname(final))
-                self._filesystem.move(_join(self._hidden, relative), final)
-            self._filesystem.delete_file(mark)
+            self._filesystem.move(hidden_note, note)
+            for relative, final in names.items():
+                path = _join(self._root, final)
+                self._create_directory(posixpath.dirname(path))
+                self._filesystem.move(_join(self._hidden, relative), path)
+            self._filesystem.move(note, done)
         except BaseException:
-            self._undo_moves()
+            if self._is_file(note) or not self._is_file(done):  # otherwise the part is in the dataset
+                remove_part(self._filesystem, self._root, names.values())
+                self._remove_note(ADDED)
+                self._remove_note(ADDING)
             raise
         with contextlib.suppress(OSError):  # the dataset is complete; an empty hidden directory does no harm
             self._filesystem.delete_dir(self._hidden)
 
-    def _undo_moves(self) -> None:
-        for top in {relative.partition("/")[0] for relative in self._files}:
-            path = _join(self._root, top)
-            with contextlib.suppress(OSError):
-                if self._filesystem.get_file_info(path).type == pafs.FileType.Directory:
-                    self._filesystem.delete_dir(path)
-                else:
-                    self._filesystem.delete_file(path)
+    def _remove_note(self, mark: str) -> None:
+        """Removes the note of this part, and the directory of the notes if there are no others."""
+        note = note_path(self._root, self.part, mark)
+        with contextlib.suppress(OSError):
+            if self._is_file(note):
+                self._filesystem.delete_file(note)
+            directory = posixpath.dirname(note)
+            if self._is_local:
+                os.rmdir(directory)
+            elif not self._filesystem.get_file_info(pafs.FileSelector(directory, allow_not_found=True)):
+                self._filesystem.delete_dir(directory)
+
+    def _is_file(self, path: str) -> bool:
+        return bool(self._filesystem.get_file_info(path).type == pafs.FileType.File)
+
+
+def data_entries(filesystem: pafs.FileSystem, root: str) -> list[str]:
+    """The names in a target that may be those of data.
+
+    Raises:
+        DatasetError: the target is a file.
+    """
+    info = filesystem.get_file_info(root)
+    if info.type == pafs.FileType.File:
+        raise DatasetError(f"dataset '{root}': expected a directory or nothing, got a file. Choose another path.")
+    if info.type == pafs.FileType.NotFound:
+        return []
+    entries = filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True))
+    return sorted(name for name in map(_name, entries) if _is_data(name))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import contextlib
 import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +22,7 @@ from ..schema.encoding import column_length, columns_of_rows, encode_columns, en
 from ..schema.field import Unischema
 from ..schema.plain import data_frame_kind
 from ..storage.filesystem import resolve
+from .appending import Appending
 from .chunks import WHOLE_CHUNK_ROWS, RowBuffer, column_chunks
 from .file_format import arrow_schema, check_compression, core_schema
 from .part_files import FileFormat, OpenParts, Partition, checked_files
@@ -33,6 +34,7 @@ from .staging import COMMON_METADATA, Staging, storage_errors
 MAX_OPEN_FILES = 64
 MAX_WAITING_BYTES = 256 << 20
 _NO_ROWS: Any = object()
+Mode = Literal["error", "append"]
 
 
 @public_methods_shorten
@@ -50,7 +52,8 @@ class DatasetWriter:
     removes everything that was written and restores the directory.
 
     Args:
-        url: a directory that is empty or does not exist; see `storage.filesystem.resolve`.
+        url: a directory that is empty or does not exist; see `storage.filesystem.resolve`. With ``mode="append"``, it
+            may hold a dataset.
         schema: the schema of the rows.
         row_group_rows: rows in each row group; the last one of a file may have fewer.
         row_group_bytes: a row group ends with the row that brings its encoded size to this. If neither limit is given,
@@ -67,10 +70,14 @@ class DatasetWriter:
         storage_options: arguments for fsspec.
         petastorm_compatible: also writes Petastorm's keys, so that Petastorm 0.8 to 0.13 can read the dataset. Arrays
             without a codec are then stored as ``.npy`` bytes.
+        mode: ``"error"`` refuses a directory that holds something. ``"append"`` adds the rows to the dataset there, if
+            there is one, as files that come after those that are there. New fields must be nullable; the rows that are
+            there have null. Nullable fields may be left out of the schema.
 
     Raises:
         DatasetError: the directory already holds a dataset, or cannot be written.
-        SchemaError: a field cannot be a partition key, or Petastorm cannot read it if ``petastorm_compatible``.
+        SchemaError: a field cannot be a partition key, Petastorm cannot read it if ``petastorm_compatible``, or the
+            dataset to append to stores it in another way.
         PipelineError: an argument is out of range.
     """
 
@@ -87,12 +94,21 @@ class DatasetWriter:
         filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
         petastorm_compatible: bool = False,
+        mode: Mode = "error",
     ) -> None:
         schema = core_schema(schema)
         files = checked_files(files)
+        if mode not in get_args(Mode):
+            raise PipelineError(f"mode: expected one of {', '.join(get_args(Mode))}, got {mode!r}.")
+        resolved, path = resolve(url, filesystem=filesystem, storage_options=storage_options)
         self._petastorm_compatible = petastorm_compatible
-        self._schema = schema = petastorm_schema(schema) if petastorm_compatible else schema
+        schema = petastorm_schema(schema) if petastorm_compatible else schema
         self._keys = check_partition_fields(schema, partition_by)
+        self._appending: Appending | None = None
+        if mode == "append":
+            self._appending = Appending(resolved, path, schema, self._keys, petastorm_compatible=petastorm_compatible)
+            schema = self._appending.schema
+        self._schema = schema
         self._all_columns = arrow_schema(schema)
         self._format = FileFormat(
             schema=schema,
@@ -108,8 +124,7 @@ class DatasetWriter:
         self._rows = 0
         self._closed = False
         self._failure: str | None = None
-        resolved, path = resolve(url, filesystem=filesystem, storage_options=storage_options)
-        self._staging = Staging(resolved, path)
+        self._staging = Staging(resolved, path, appends=mode == "append")
 
     def __enter__(self) -> DatasetWriter:
         return self
@@ -210,10 +225,11 @@ class DatasetWriter:
         self._encode_waiting()
 
     def close(self) -> None:
-        """Finishes the files and makes the dataset visible. Idempotent.
+        """Finishes the files and makes the dataset, or the rows that are added to it, visible. Idempotent.
 
         Raises:
             EncodeError: a value of the last rows does not fit its field.
+            SchemaError: others have added rows meanwhile, and these no longer fit.
             DatasetError: an earlier write failed, or the file system refused.
         """
         failure, self._failure = self._failure, None
@@ -224,13 +240,23 @@ class DatasetWriter:
         if self._closed:
             return
         self._encode_waiting()
-        with self._aborting():
-            if not self._partitions:
-                self._partition(null_directory(self._keys)).write_row_group(self._format.stored.empty_table())
-            self._finish_files()
-            self._write_common_metadata()
-            self._staging.commit()
-        self._closed = True
+        if not self._partitions and self._appending is not None and not self._appending.is_new:
+            self.abort()  # there is nothing to add
+            return
+        with contextlib.ExitStack() as stack:
+            with self._aborting():
+                if not self._partitions:
+                    self._partition(null_directory(self._keys)).write_row_group(self._format.stored.empty_table())
+                self._finish_files()
+                if self._appending is None:
+                    self._write_common_metadata()
+                    self._staging.commit()
+                else:
+                    stack.enter_context(self._staging.alone())
+                    self._appending.publish(self._staging)
+            self._closed = True
+            if self._appending is not None:
+                self._appending.describe(self._row_group_counts())
 
     def abort(self) -> None:
         """Removes everything that this writer wrote. Has no effect on a closed writer. Idempotent."""
@@ -325,12 +351,15 @@ class DatasetWriter:
         for partition in self._partitions.values():
             partition.finish_files()
 
+    def _row_group_counts(self) -> dict[str, int]:
+        return {file: n for part in self._partitions.values() for file, n in part.row_group_counts.items()}
+
     def _write_common_metadata(self) -> None:
         path = f"{self._staging.root}/{COMMON_METADATA}"
         stored = self._format.stored
         if self._petastorm_compatible:
-            counts = {file: n for part in self._partitions.values() for file, n in part.row_group_counts.items()}
-            stored = stored.with_metadata({**stored.metadata, **petastorm_metadata(self._schema, counts)})
+            values = petastorm_metadata(self._schema, self._row_group_counts())
+            stored = stored.with_metadata({**stored.metadata, **values})
         with storage_errors("writing", path), self._staging.open(COMMON_METADATA) as stream:
             pq.write_metadata(stored, stream)
 
@@ -349,13 +378,17 @@ def write_dataset(
     filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
     petastorm_compatible: bool = False,
+    mode: Mode = "error",
 ) -> None:
-    """Writes a whole dataset. See `DatasetWriter` for the other arguments and errors.
+    """Writes a whole dataset, or adds rows to one. See `DatasetWriter` for the other arguments and errors.
 
         >>> schema = Unischema("numbers", [UnischemaField("x", "int64")])
         >>> write_dataset(directory, schema, ({"x": number} for number in range(1000)), row_group_rows=100)
         >>> len(Pipeline(directory))
         1000
+        >>> write_dataset(directory, schema, [{"x": 1000}, {"x": 1001}], mode="append")
+        >>> len(Pipeline(directory))
+        1002
 
     Args:
         rows: an iterable of dicts, which is streamed, or a mapping of columns. With ``files=n``, a sequence or columns
@@ -383,6 +416,7 @@ def write_dataset(
         filesystem=filesystem,
         storage_options=storage_options,
         petastorm_compatible=petastorm_compatible,
+        mode=mode,
     ) as writer:
         if isinstance(rows, Mapping):
             writer.expect_rows(column_length(writer.schema, rows))

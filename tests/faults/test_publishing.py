@@ -15,6 +15,7 @@ import pytest
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.apps.tools import copy, copying
 from parquetry.common.base.errors import DatasetError, ParquetryError
+from parquetry.common.dataset.index import write_index
 
 SCHEMA = Unischema("s", [UnischemaField("id", np.int64), UnischemaField("part", str)])
 OLD, NEW = [100, 101], [0, 1, 2, 3]
@@ -127,3 +128,24 @@ def test_a_written_dataset_whose_writer_dies_is_never_taken_for_whole(tmp_path: 
         with contextlib.suppress(ParquetryError):
             run(handler)
         assert seen(tmp_path / f"target{number}") in (None, NEW)
+
+
+def test_a_part_whose_writer_dies_on_a_store_is_added_whole_or_not_at_all(tmp_path: Path) -> None:
+    number = 0
+
+    def run(handler: Mortal) -> None:
+        target = tmp_path / f"target{number}"
+        if not target.exists():
+            write(target, OLD)
+            write_index(target)
+        write(target, NEW, files=2, mode="append", filesystem=pafs.PyFileSystem(handler))
+
+    for number, handler in enumerate(deaths(run), 1):
+        target = tmp_path / f"target{number}"
+        with contextlib.suppress(ParquetryError):
+            run(handler)
+        assert handler.is_dead
+        before = seen(target)
+        assert before in (OLD, NEW + OLD)
+        write(target, [7], mode="append")
+        assert seen(target) == sorted([*before, 7])

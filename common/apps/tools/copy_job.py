@@ -36,9 +36,9 @@ from ...storage.patterns import WILDCARDS, Pattern
 from ...storage.stores import store_of
 from ...storage.table_logs import is_hidden
 from ...storage.whole_files import MOVING, release
+from ...write.metadata_file import replace_file, write_metadata
 from ...write.petastorm import petastorm_metadata
 from ...write.staging import COMMON_METADATA, storage_errors
-from .metadata_file import replace_file, write_metadata
 
 _JOB = "job.json"
 

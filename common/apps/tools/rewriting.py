@@ -32,10 +32,10 @@ from ...schema.codec import Codec
 from ...schema.encoding import encode_rows
 from ...schema.field import Unischema, UnischemaField
 from ...storage.filesystem import resolve
+from ...write.metadata_file import read_metadata, write_metadata
 from ...write.writer import DatasetWriter
 from .copy_job import check_apart
 from .copying import THREADS, CopyReport, check_selects, patterns_of, places_of, stored_schema, tables_ahead, to_stored
-from .metadata_file import read_metadata, write_metadata
 
 _CHUNK_BYTES = 64 << 20
 _KEPT_BYTES = 512 << 20

@@ -27,7 +27,7 @@ from ...schema.petastorm_metadata import (
     schema_from_petastorm,
 )
 from ...schema.petastorm_metadata import SCHEMA_KEY as PETASTORM_SCHEMA_KEY
-from .metadata_file import indexes_to_metadata, read_metadata, write_metadata
+from ...write.metadata_file import indexes_to_metadata, read_metadata, write_metadata
 from .summary_file import apply_change, read_summary, summary_keys, without_keys
 
 _OLD_KEYS = (PETASTORM_SCHEMA_KEY, ROW_GROUP_INDEXES_KEY, ROW_GROUP_COUNTS_KEY)

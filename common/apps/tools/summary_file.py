@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ...base.process.dataclass import dataclass
-from .metadata_file import read_if_there, remove_file, replace_file
+from ...write.metadata_file import read_if_there, remove_file, replace_file
 
 SUMMARY = "_metadata"
 

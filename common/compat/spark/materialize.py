@@ -16,12 +16,12 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from ...apps.tools import generate_metadata
-from ...apps.tools.metadata_file import read_metadata, write_metadata
 from ...base.errors import PipelineError
 from ...dataset.dataset import StoredDataset
 from ...schema.field import Unischema
 from ...storage.filesystem import resolve
 from ...write.file_format import core_schema
+from ...write.metadata_file import read_metadata, write_metadata
 from ...write.petastorm import petastorm_metadata, petastorm_schema
 from ...write.staging import storage_errors
 from .session import session_of, session_settings

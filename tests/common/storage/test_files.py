@@ -196,8 +196,8 @@ def test_a_store_that_refuses_to_list_names_its_credentials() -> None:
         list_files(["s3://bucket/x"], filesystem=Refusing())
 
 
-@pytest.mark.parametrize("hidden", [".parquetry-copy", f".parquetry-{'a' * 32}"])
-def test_a_directory_into_which_files_are_being_moved_is_refused(tmp_path: Path, hidden: str) -> None:
+def test_a_directory_into_which_a_copy_is_being_moved_is_refused(tmp_path: Path) -> None:
+    hidden = ".parquetry-copy"
     for folder in ("data/p=1", "data/_old/p=1", f"data/{hidden}/p=1", f"data/_old/{hidden}"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "part-0.parquet").write_bytes(b"x")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from ....apps.tools.metadata_file import indexes_from_metadata, indexes_to_metadata, read_metadata, write_metadata
 from ....base.errors import DatasetError
 from ....base.progress import thread_pool
 from ....schema.petastorm_metadata import (
@@ -16,6 +15,7 @@ from ....schema.petastorm_metadata import (
     PetastormIndex,
     row_group_indexes_from_petastorm,
 )
+from ....write.metadata_file import indexes_from_metadata, indexes_to_metadata, read_metadata, write_metadata
 from ....write.petastorm import indexes_to_pickle
 from ..dataset import PetastormDataset
 from ..errors import PetastormMetadataError

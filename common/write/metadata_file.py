@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ...base.errors import DatasetError, SchemaError
-from ...parquet.footers import remedy
-from ...schema.petastorm_metadata import IndexValue, PetastormIndex
-from ...storage.whole_files import whole_file
-from ...write.staging import COMMON_METADATA, storage_errors
+from ..base.errors import DatasetError, SchemaError
+from ..parquet.footers import remedy
+from ..schema.petastorm_metadata import INDEXES_KEY, IndexValue, PetastormIndex
+from ..storage.whole_files import whole_file
+from .staging import COMMON_METADATA, storage_errors
 
 Found = TypeVar("Found")
 
@@ -97,9 +97,6 @@ def _remove_checksum(filesystem: pafs.FileSystem, path: str) -> None:
 def _write(filesystem: pafs.FileSystem, path: str, data: bytes) -> None:
     with filesystem.open_output_stream(path) as stream:
         stream.write(data)
-
-
-INDEXES_KEY = b"parquetry.row_group_indexes.v1"
 
 
 def indexes_to_metadata(indexes: Mapping[str, PetastormIndex]) -> dict[bytes, bytes]:
