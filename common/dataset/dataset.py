@@ -448,7 +448,10 @@ class StoredDataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of relative paths, file sizes, row counts of all row groups, and schema, wherever the files are."""
+        """A digest of relative paths, file sizes, row counts of all row groups, and schema, wherever the files are.
+
+        Then the number of files and of rows, for messages: ``<32 hex digits>-<files>-<rows>``.
+        """
         digest = hashlib.blake2b(digest_size=16)
         for file in self.files if self._folder is None else ():
             digest.update(f"{file.relative}\0{file.size_bytes}\0".encode())
@@ -456,7 +459,7 @@ class StoredDataset:
         digest.update(json.dumps(self.schema.to_json(), sort_keys=True).encode())
         if self.table is not None:
             digest.update(self.table.digest.encode())
-        return digest.hexdigest()
+        return f"{digest.hexdigest()}-{len(self.files)}-{int(self.row_groups.rows.sum())}"
 
     @cached_property
     def version(self) -> str:

@@ -176,7 +176,10 @@ class MixedPlan(BasePlan):
 
     @property
     def fingerprint(self) -> str:
-        return hashlib.blake2b("".join(plan.fingerprint for plan in self.plans).encode(), digest_size=16).hexdigest()
+        parts = [plan.fingerprint for plan in self.plans]
+        digest = hashlib.blake2b("".join(parts).encode(), digest_size=16).hexdigest()
+        counts = [[int(count) for count in part.split("-")[1:]] for part in parts]
+        return "-".join([digest, *(str(sum(numbers)) for numbers in zip(*counts, strict=True))])
 
     def check_not_empty(self) -> None:
         for plan in self.plans:

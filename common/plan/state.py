@@ -55,7 +55,7 @@ class State(PlainFields):
     """The position of an iterator.
 
     Attributes:
-        fingerprint: the fingerprint of the dataset.
+        fingerprint: the fingerprint of the dataset, with its numbers of files and rows.
         pipeline: a hash of the stages.
         order: a hash of the stages that decide which rows come in which order.
         seed: the seed of the shuffle; for a mix, the seed from which all generated seeds are derived.
@@ -254,7 +254,9 @@ def _parsed(plan: BasePlan, found: State, *, worker: int, workers: int, strict: 
         ("worker", "loader worker"),
     ):
         if getattr(found, name) != getattr(own, name):
-            hint = " Were files added, removed or rewritten?" if name == "fingerprint" else ""
+            if name == "fingerprint":
+                raise _other_dataset(found, own)
+            hint = ""
             if name == "canonical_shards" and plan.order.shard is None:
                 hint = " If one process continues for several, call shard(1, 0)."
             raise StateError(
@@ -273,6 +275,27 @@ def _parsed(plan: BasePlan, found: State, *, worker: int, workers: int, strict: 
     if found.shards[1] == own.shards[1] and found.batch_size == own.batch_size:
         return replace(found, shards=own.shards)
     return _on_other_ranks(plan, found, own)
+
+
+def _other_dataset(found: State, own: State) -> StateError:
+    """The error for a state of another dataset, or of the same one with other files."""
+    before, now = ([int(count) for count in each.fingerprint.split("-")[1:] if count.isdecimal()] for each in (found, own))
+    text = "state: saved for a different dataset: "
+    if not len(before) == len(now) == 2:
+        return StateError(
+            f"{text}this pipeline has {own.fingerprint!r}, the state has {found.fingerprint!r}. Load it into the "
+            "iterator of the pipeline that it was taken from."
+        )
+    (files, rows), (files_now, rows_now) = before, now
+    had = f"it had {files:,} file{'s' * (files != 1)} with {rows:,} rows, and this one has {files_now:,} with {rows_now:,}"
+    if files_now > files and rows_now >= rows:
+        return StateError(
+            f"{text}{had}. If {files_now - files:,} were added since, go on with those of then: name these files, or "
+            "their partition directories, in a list. To read all, begin a new pass without the state."
+        )
+    return StateError(
+        f"{text}{had}. Were files removed or rewritten? Load it into the iterator of the pipeline that it was taken from."
+    )
 
 
 def read_state(value: Any) -> State:

@@ -68,19 +68,19 @@ class Appending:
         with storage_errors("writing", root, filesystem):
             self._look()
 
-    @property
-    def is_new(self) -> bool:
-        """Whether there was no dataset."""
-        return self._stored is None
-
-    def publish(self, staging: Staging) -> None:
+    def publish(self, staging: Staging, *, rows: int) -> None:
         """Adds the files of a writer, which must be closed. Call it in a block of `Staging.alone`, then `describe`.
+
+        Without rows, it only makes a dataset where there is none.
 
         Raises:
             SchemaError: the rows no longer fit, because others have added rows meanwhile.
             DatasetError: the file system refused. None of the files is in the dataset.
         """
         self._look()
+        if not rows and self._stored is not None:
+            staging.discard()
+            return
         self._final = {relative: self._final_name(relative, staging.part) for relative in staging.files}
         staging.add(self._final)
 
@@ -93,6 +93,8 @@ class Appending:
         Raises:
             DatasetError: the file system refused.
         """
+        if not self._final:
+            return
         try:
             self._write_metadata({self._final[relative]: count for relative, count in row_groups.items()})
             renew_index(self._filesystem, self._root)
@@ -158,7 +160,7 @@ class Appending:
         if self._filesystem.get_file_info(summary).type == pafs.FileType.File:
             remove_file(self._filesystem, summary)
             _LOGGER.warning("dataset '%s': %s was removed: it lacks the files that were added.", self._root, _SUMMARY)
-        if not (self._key_values or self.is_new):
+        if self._stored is not None and not self._key_values:
             return  # the files alone describe the dataset
         stored = arrow_schema(self._evolved, without=self._keys)
         values = {**self._key_values, **stored.metadata}
@@ -167,7 +169,7 @@ class Appending:
             new = petastorm_metadata(self._evolved, counts)
             values |= (
                 new
-                if self.is_new or ROW_GROUP_COUNTS_KEY in values
+                if self._stored is None or ROW_GROUP_COUNTS_KEY in values
                 else {PETASTORM_SCHEMA_KEY: new[PETASTORM_SCHEMA_KEY]}
             )
         indexes = [key for key in (INDEXES_KEY, ROW_GROUP_INDEXES_KEY) if values.pop(key, None) is not None]

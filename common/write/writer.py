@@ -240,9 +240,6 @@ class DatasetWriter:
         if self._closed:
             return
         self._encode_waiting()
-        if not self._partitions and self._appending is not None and not self._appending.is_new:
-            self.abort()  # there is nothing to add
-            return
         with contextlib.ExitStack() as stack:
             with self._aborting():
                 if not self._partitions:
@@ -253,7 +250,7 @@ class DatasetWriter:
                     self._staging.commit()
                 else:
                     stack.enter_context(self._staging.alone())
-                    self._appending.publish(self._staging)
+                    self._appending.publish(self._staging, rows=self._rows)
             self._closed = True
             if self._appending is not None:
                 self._appending.describe(self._row_group_counts())
