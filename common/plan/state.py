@@ -279,23 +279,29 @@ def _parsed(plan: BasePlan, found: State, *, worker: int, workers: int, strict: 
 
 def _other_dataset(found: State, own: State) -> StateError:
     """The error for a state of another dataset, or of the same one with other files."""
-    before, now = ([int(count) for count in each.fingerprint.split("-")[1:] if count.isdecimal()] for each in (found, own))
     text = "state: saved for a different dataset: "
-    if not len(before) == len(now) == 2:
+    before, now = _counts(found.fingerprint), _counts(own.fingerprint)
+    if not before or not now:
         return StateError(
             f"{text}this pipeline has {own.fingerprint!r}, the state has {found.fingerprint!r}. Load it into the "
             "iterator of the pipeline that it was taken from."
         )
-    (files, rows), (files_now, rows_now) = before, now
-    had = f"it had {files:,} file{'s' * (files != 1)} with {rows:,} rows, and this one has {files_now:,} with {rows_now:,}"
-    if files_now > files and rows_now >= rows:
+    files = f"{before[0]:,} file{'s' * (before[0] != 1)}"
+    text += f"it had {files} with {before[1]:,} rows, and this one has {now[0]:,} with {now[1]:,}. "
+    if now[0] > before[0] and now[1] >= before[1]:
         return StateError(
-            f"{text}{had}. If {files_now - files:,} were added since, go on with those of then: name these files, or "
-            "their partition directories, in a list. To read all, begin a new pass without the state."
+            f"{text}If files were added since, go on with those of then: name them, or their partition directories, in "
+            "a list. To read all, begin a new pass without the state."
         )
     return StateError(
-        f"{text}{had}. Were files removed or rewritten? Load it into the iterator of the pipeline that it was taken from."
+        f"{text}Were files removed or rewritten? Load it into the iterator of the pipeline that it was taken from."
     )
+
+
+def _counts(fingerprint: str) -> list[int]:
+    """The numbers of files and rows in a fingerprint; empty if it has none."""
+    counts = fingerprint.split("-")[1:]
+    return [int(count) for count in counts] if len(counts) == 2 and all(map(str.isdecimal, counts)) else []
 
 
 def read_state(value: Any) -> State:

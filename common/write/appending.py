@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 from ..base.errors import DatasetError
 from ..dataset.dataset import StoredDataset, read_key_values
 from ..dataset.index_renewal import renew_index
-from ..schema.field import Unischema
+from ..schema.field import SCHEMA_KEY, Unischema
 from ..schema.petastorm_metadata import INDEXES_KEY, ROW_GROUP_COUNTS_KEY, ROW_GROUP_INDEXES_KEY
 from ..schema.petastorm_metadata import SCHEMA_KEY as PETASTORM_SCHEMA_KEY
 from ..storage.added_parts import list_whole_parts
@@ -30,9 +30,9 @@ from .file_format import arrow_schema
 from .metadata_file import remove_file, write_metadata
 from .part_files import MAX_PARTS
 from .petastorm import petastorm_metadata, petastorm_schema
-from .staging import COMMON_METADATA, Staging, data_entries, storage_errors
+from .staging import Staging, data_entries, storage_errors
 
-_NUMBERED = re.compile(r"part-(\d+)")
+_NUMBERED = re.compile(r"part-(\d{5})(?!\d)")
 _SUMMARY = "_metadata"
 _LOGGER = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Appending:
         self.schema = schema
         """The schema to write the rows with."""
         with storage_errors("writing", root, filesystem):
-            self._look()
+            self._look(opens=True)
 
     def publish(self, staging: Staging, *, rows: int) -> None:
         """Adds the files of a writer, which must be closed. Call it in a block of `Staging.alone`, then `describe`.
@@ -104,20 +104,25 @@ class Appending:
                 f"{error} Do not write the rows again. The next writer that adds rows writes both."
             ) from error
 
-    def _look(self) -> None:
-        """Reads what the dataset has now, and checks that the new rows fit."""
+    def _look(self, *, opens: bool = False) -> None:
+        """Reads what the dataset has now, and checks that the new rows fit.
+
+        Args:
+            opens: whether no row is written yet, so that the rows may be stored as the dataset needs them.
+        """
         self._stored = dataset = self._stored_dataset()
         self._key_values = dict[bytes, bytes]()
         self._number, self._keys = 0, self._partition_by
         self._evolved = self.schema
         if dataset is None:
             return
-        for version in dataset.listing.metadata_files:
-            if posixpath.basename(version.path) == COMMON_METADATA:
-                self._key_values = read_key_values(self._filesystem, version)
+        for version in dataset.listing.metadata_files:  # the one that readers take the schema from
+            values = read_key_values(self._filesystem, version)
+            if not self._key_values and not {SCHEMA_KEY, PETASTORM_SCHEMA_KEY}.isdisjoint(values):
+                self._key_values = values
         if PETASTORM_SCHEMA_KEY in self._key_values:
             self._for_petastorm = True
-            self.schema = petastorm_schema(self.schema)
+            self.schema = petastorm_schema(self.schema) if opens else self.schema
         elif self._for_petastorm:
             raise DatasetError(
                 f"dataset '{self._root}': expected one that Petastorm can read, as petastorm_compatible says, got "
