@@ -29,6 +29,7 @@ from ..base.process.dataclass import dataclass
 from ..base.urls import clean_cause
 from .file_versions import FileVersion, path_below, versions_below
 from .retries import is_local, with_retries
+from .store_answers import StoreError
 from .table_logs import above_partitions, is_hidden
 from .whole_files import MINUTE_NS, abandoned
 
@@ -144,6 +145,10 @@ def _files_being_added(filesystem: pafs.FileSystem, root: str, notes: Notes) -> 
             data = with_retries(filesystem, partial(_read, filesystem, note), f"file {note}")
         except FileNotFoundError:
             return None
+        except StoreError as error:
+            if error.is_gone:
+                return None
+            raise
         paths |= {posixpath.join(root, name) for name in _files_in(data, note)}
     return paths
 

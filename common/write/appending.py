@@ -118,8 +118,9 @@ class Appending:
             return
         for version in dataset.listing.metadata_files:  # the one that readers take the schema from
             values = read_key_values(self._filesystem, version)
-            if not self._key_values and not {SCHEMA_KEY, PETASTORM_SCHEMA_KEY}.isdisjoint(values):
+            if not {SCHEMA_KEY, PETASTORM_SCHEMA_KEY}.isdisjoint(values):
                 self._key_values = values
+                break
         if PETASTORM_SCHEMA_KEY in self._key_values:
             self._for_petastorm = True
             self.schema = petastorm_schema(self.schema) if opens else self.schema

@@ -78,7 +78,7 @@ def _codec_of(field: UnischemaField) -> object:
 
 def _described(field: UnischemaField) -> str:
     codec = field.storage
-    stored = codec.to_json() if codec.coded else codec.arrow_type(field)
+    stored = f"codec {codec.to_json()}" if codec.coded else f"column {codec.arrow_type(field)}"
     dims = f", dims {field.dims}" if field.dims else ""
     nullable = "nullable" if field.nullable else "not nullable"
-    return f"{dtype_to_json(field.dtype)} {field.shape}{dims} in {codec.kind} ({stored}), {nullable}"
+    return f"{dtype_to_json(field.dtype)} {field.shape}{dims}, {stored}, {nullable}"

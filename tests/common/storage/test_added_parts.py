@@ -85,6 +85,19 @@ def test_a_store_is_asked_for_notes_only_where_there_are_any(root: Path, tmp_pat
         assert len(store.log) <= requests + 4
 
 
+def test_a_part_that_is_added_while_a_store_answers_is_in_the_listing(root: Path, tmp_path: Path) -> None:
+    with serving(tmp_path) as store:
+        pending = note(root, ADDING)
+
+        def settles(method: str, path: str) -> None:
+            if path.endswith(ADDING) and pending.exists():
+                pending.rename(note_path(str(root), PART, ADDED))
+
+        store.fault = settles
+        assert len(list_files([store.url("bucket/data")]).files) == 4
+        assert not pending.exists()
+
+
 def test_a_note_that_cannot_be_understood_is_an_error_with_its_path(root: Path) -> None:
     for text in ('{"files": ["../../etc/passwd"]}', '{"files": ["/etc/part-0"]}', "{", "[]", '{"files": [1]}'):
         note(root, ADDING).write_text(text)

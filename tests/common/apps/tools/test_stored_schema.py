@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.apps.tools import metadata_file, migrate, summary_file
+from parquetry.common.apps.tools import migrate, summary_file
 from parquetry.common.base.errors import DatasetError, SchemaError
 from parquetry.common.compat.petastorm import make_reader
 from parquetry.common.compat.petastorm.selectors import SingleIndexSelector
 from parquetry.common.schema.field import schema_from_metadata
+from parquetry.common.write import metadata_file
 
 REAL = Path(__file__).parents[3] / "data" / "petastorm"
 
