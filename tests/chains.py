@@ -418,16 +418,40 @@ class Chain:
         elif options["timestamp"] == "price":
             options["max_gap"] = self.draw(st.sampled_from([0.125, None, 0.1, 0.25]))
         options["timestamp"] = options["timestamp"] and self.now(options["timestamp"])
-        if self.draw(st.booleans()):
-            length = self.draw(st.integers(1, 4))
-            self.window = length
-            return call("ngram", length=length, **options)
+        form = self.draw(st.sampled_from(["length", "offsets", "fields"]))
+        if form != "offsets":
+            options["edges"] = self.draw(st.sampled_from(["drop", "clamp"]))
+            return self._stacked(options) if form == "length" else self._by_field(options)
         self.window = "offsets"
         more = {o: [self.draw(st.sampled_from(self.names))] for o in self.draw(st.sets(st.integers(0, 3), max_size=3))}
         first = ["id", *self.draw(st.lists(st.sampled_from(self.names), max_size=2))]
         chosen = {name for patterns in ({-1: first} | more).values() for name in patterns}
         self.names = [name for name in self.names if name in chosen]
         return call("ngram", {-1: first, **more}, **options)
+
+    def _stacked(self, options: dict[str, Any]) -> Call:
+        self.window = length = self.draw(st.integers(1, 4))
+        others = [name for name in self.names if name != "id"]
+        last = self.draw(st.lists(st.sampled_from(others), max_size=2, unique=True)) if others else []
+        self._flag([name for name in self.names if name not in last], options)
+        return call("ngram", length=length, last=last, **options)
+
+    def _by_field(self, options: dict[str, Any]) -> Call:
+        offset = st.integers(-3, 3)
+        ids = self.draw(st.just(0) | st.lists(offset, max_size=2).map(lambda others: [0, *others]))
+        chosen = self.draw(st.lists(st.sampled_from(self.names), max_size=3, unique=True))
+        offsets: dict[str, Any] = {
+            name: self.draw(offset | st.lists(offset, min_size=1, max_size=4)) for name in chosen
+        }
+        offsets["id"] = ids  # tells windows apart, whatever the edges
+        self.window = len(ids) if isinstance(ids, list) else 0
+        self.names = [name for name in self.names if name in offsets]
+        self._flag([name for name in self.names if isinstance(offsets[name], list)], options)
+        return call("ngram", offsets=offsets, **options)
+
+    def _flag(self, stacked: Sequence[str], options: dict[str, Any]) -> None:
+        if options["edges"] == "clamp":
+            self.names = [*self.names, *(f"{name}__is_pad" for name in stacked)]
 
     def transform(self) -> Call:
         assume("double" not in self.names)
@@ -438,7 +462,7 @@ class Chain:
             return call("transform", _double_tokens(name), [double], batched=batched, model=_double_tokens_plain(name))
         if self.window == "offsets":
             return call("transform", _span, [UnischemaField("double", np.int64)], model=_span_plain)
-        shape = () if self.window is None else (self.window,)
+        shape = (self.window,) if self.window else ()
         batched = self.draw(st.sampled_from([False, True, *(["arrow"] if self.window is None else [])]))
         output = [UnischemaField("double", np.int64, shape)]  # type: ignore[arg-type]  # shape of a number
         if self.window is None and self.draw(st.integers(0, 3)) == 0:

@@ -108,7 +108,7 @@ def _pairs(built: Built, calls: Sequence[Call]) -> list[_Pair]:
             rows = [pair for pair in rows if each.model(pair.stored.values)]
         elif each.verb == "ngram":
             windows = [
-                _Pair(window[0].stored, _window_value(window, each.options, each.args, names))
+                _Pair(window.stored, _window_value(window, each, names))
                 for window in _windows(rows, _in_storage(each, stored))
             ]
         elif each.verb in ("take", "skip"):
@@ -205,23 +205,55 @@ def _selected(each: Call) -> Callable[[Row], Row]:
     return change
 
 
-def _windows(rows: Sequence[_Pair], each: Call) -> list[list[_Pair]]:
+@dataclass(frozen=True)
+class _Window:
+    """A window by offset: a row may be repeated, and then its step is padding."""
+
+    rows: dict[int, _Pair]
+    padding: set[int]
+
+    def __getitem__(self, offset: int) -> _Pair:
+        return self.rows[offset]
+
+    @property
+    def stored(self) -> StoredRow:
+        """The first row."""
+        return next(iter(self.rows.values())).stored
+
+
+def _offsets(each: Call) -> list[int]:
+    if "offsets" in each.options:
+        listed = (value if isinstance(value, list) else [value] for value in each.options["offsets"].values())
+        return sorted({offset for offsets in listed for offset in offsets})
+    return sorted(each.args[0]) if each.args else list(range(each.options["length"]))
+
+
+def _windows(rows: Sequence[_Pair], each: Call) -> list[_Window]:
     options = each.options
-    offsets = sorted(each.args[0]) if each.args else range(options["length"])
-    span = offsets[-1] - offsets[0] + 1
+    offsets = _offsets(each)
     stamp, gap = options.get("timestamp"), options.get("max_gap")
+    clamp = options.get("edges") == "clamp"
     found = []
     for sequence in _sequences(rows, options):
         stamps = [Fraction(pair.stored.values[stamp]) for pair in sequence] if stamp else list(range(len(sequence)))
+        wide = [gap is not None and b - a > Fraction(str(gap)) for a, b in itertools.pairwise(stamps)]
         end = last = None
-        for start in range(0, len(sequence) - span + 1, options.get("stride", 1)):
-            inside = stamps[start : start + span]
-            if gap is not None and any(b - a > Fraction(str(gap)) for a, b in itertools.pairwise(inside)):
+        for own in range(0, len(sequence), options.get("stride", 1)):
+            anchor = own if clamp else own - offsets[0]
+            first = max([place + 1 for place in range(own) if wide[place]], default=0)
+            stop = min([place + 1 for place in range(own, len(wide)) if wide[place]], default=len(sequence))
+            places = {offset: anchor + offset for offset in offsets}
+            inside = {offset: min(max(place, first), stop - 1) for offset, place in places.items()}
+            begin = min(inside.values())
+            if not clamp and inside != places:
                 continue
-            if not options.get("overlap", True) and end is not None and (start <= end or stamps[start] <= last):
+            if not options.get("overlap", True) and end is not None and (begin <= end or stamps[begin] <= last):
                 continue
-            end, last = start + span - 1, inside[-1]
-            found.append(sequence[start : start + span])
+            end = max(inside.values())
+            last = stamps[end]
+            pairs = {offset: sequence[place] for offset, place in inside.items()}
+            padding = {offset for offset in offsets if inside[offset] != places[offset]}
+            found.append(_Window(pairs, padding))
     return found
 
 
@@ -241,18 +273,35 @@ def _sequences(rows: Sequence[_Pair], options: dict[str, Any]) -> list[list[_Pai
     return sequences
 
 
-def _window_value(window: Sequence[_Pair], options: dict[str, Any], args: Sequence[Any], schema: list[str]) -> Row:
-    if not args:
-        return {name: [pair.value[name] for pair in window] for name in window[0].value}
-    first = min(args[0])
-    return {
-        offset: {
-            name: window[offset - first].value[name]
-            for name in sorted(window[0].value, key=lambda name: (name not in schema, name))
-            if any(re.fullmatch(pattern, name) for pattern in patterns)
+def _window_value(window: _Window, each: Call, schema: list[str]) -> Row:
+    options = each.options
+    names = list(next(iter(window.rows.values())).value)
+    if each.args:
+        return {
+            offset: {
+                name: window[offset].value[name]
+                for name in sorted(names, key=lambda name: (name not in schema, name))
+                if any(re.fullmatch(pattern, name) for pattern in patterns)
+            }
+            for offset, patterns in sorted(each.args[0].items())
         }
-        for offset, patterns in sorted(args[0].items())
-    }
+    if "offsets" in options:
+        of_name = {
+            name: next(offsets for pattern, offsets in options["offsets"].items() if re.fullmatch(pattern, name))
+            for name in names
+            if any(re.fullmatch(pattern, name) for pattern in options["offsets"])
+        }
+    else:
+        steps = list(range(options["length"]))
+        of_name = {name: steps[-1] if name in options.get("last", ()) else steps for name in names}
+    stacked = [name for name in names if isinstance(of_name.get(name), list)]
+    flags = stacked if options.get("edges") == "clamp" else []
+    return {
+        name: [window[offset].value[name] for offset in offsets]
+        if isinstance(offsets, list)
+        else window[offsets].value[name]
+        for name, offsets in of_name.items()
+    } | {f"{name}__is_pad": [offset in window.padding for offset in of_name[name]] for name in flags}
 
 
 def key_of(row: Row) -> Any:

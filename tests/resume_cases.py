@@ -34,6 +34,9 @@ CASES: dict[str, Callable[[Pipeline], Pipeline]] = {
     "shards": lambda p: p.shuffle(3, seed=2).shard(3, 1).batch(2),
     "a shard of its own": lambda p: p.shard(3, 2, even="none").shuffle(3, seed=2).repeat(2),
     "canonical shards": lambda p: p.shuffle(3, seed=2).shard(2, 1, canonical_shards=4).batch(3).repeat(2),
+    "windows with repeated edges": lambda p: p.ngram(
+        offsets={"id": [0, 1], "image": [-2, 0], "tags": -1}, group_by="drive", edges="clamp"
+    ).shuffle(5, seed=4).batch(3),
     "windows by offset": lambda p: p.ngram({-1: ["id", "image"], 1: ["tags"]}, timestamp="ts", max_gap=600).batch(3),
     "shuffled windows": lambda p: p.select("id", "points").ngram(length=3).shuffle(3, seed=4).batch(2),
     "take and skip": lambda p: p.skip(2).shuffle(4, seed=1).take(9).skip(1),

@@ -204,9 +204,9 @@ class ElementReader(Generic[ElementT]):
                     part = slice(first, first + chunk_rows)
                     item_rows, places = source.item_rows[part], each.places[part]
                     repeats = None if source.repeats is None else source.repeats[part]
-                    columns = self._made(
-                        [replace(source, item_rows=item_rows, places=None, repeats=repeats)], len(item_rows)
-                    )
+                    padding = None if source.padding is None else source.padding[part]
+                    some = replace(source, item_rows=item_rows, places=None, repeats=repeats, padding=padding)
+                    columns = self._made([some], len(item_rows))
                     for place, row in zip(places.tolist(), self._handed_over(columns), strict=True):
                         result[place] = row
         return result
@@ -231,6 +231,7 @@ class ElementReader(Generic[ElementT]):
         block = self._block_rows.made(read.key, partial(self._plan.block_rows, read.key))
         starts = np.cumsum([0, *map(len, block.rows)])
         item_rows, repeats = block.rows_of_items(read.items), block.repeats_of(read.items)
+        padding = block.padding_of(read.items)
         parts = np.searchsorted(starts, item_rows, side="right") - 1
         several = len(starts)
         for span, chosen in distinct(parts.min(axis=1) * several + parts.max(axis=1)):
@@ -245,6 +246,7 @@ class ElementReader(Generic[ElementT]):
                 pass_number=read.pass_number,
                 spans=None if read.spans is None else read.spans[items],
                 repeats=_repeats(None if repeats is None else repeats[items], copies, places),
+                padding=None if padding is None else padding[items],
             )
 
 
@@ -281,7 +283,7 @@ class _Taken:
             that row group.
         places: the positions of the items in the element.
         pass_number, spans: as in `BlockRead`.
-        repeats: as in `BlockSlice`.
+        repeats, padding: as in `BlockSlice`.
     """
 
     run: RunKey
@@ -291,6 +293,7 @@ class _Taken:
     pass_number: int
     spans: np.ndarray | None
     repeats: np.ndarray | None
+    padding: np.ndarray | None
 
     def __len__(self) -> int:
         return len(self.places)
@@ -314,6 +317,7 @@ class _Taken:
             pass_number=self.pass_number,
             spans=self.spans,
             repeats=self.repeats,
+            padding=self.padding,
         )
 
 
@@ -326,5 +330,5 @@ def _repeats(repeats: np.ndarray | None, copies: np.ndarray | int, places: np.nd
 
 
 def _block_rows_bytes(rows: BlockRows) -> int:
-    item_rows = 0 if rows.item_rows is None else rows.item_rows.nbytes
-    return item_rows + sum(part.nbytes for part in rows.rows if isinstance(part, np.ndarray))
+    of_items = sum(array.nbytes for array in (rows.item_rows, rows.padding) if array is not None)
+    return of_items + sum(part.nbytes for part in rows.rows if isinstance(part, np.ndarray))

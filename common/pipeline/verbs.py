@@ -16,12 +16,12 @@ from ..base.process.ranks import resolve_rank
 from ..base.tracebacks import did_you_mean, instead_of
 from ..schema.field import UnischemaField
 from ..schema.plain import integer, is_utf_8, plain
-from ..stages.base import FieldNames, names_of, required_names
+from ..stages.base import FieldNames, listed, names_of, required_names
 from ..stages.batch import Batch
 from ..stages.bucket import Bucket
 from ..stages.cache import Cache
 from ..stages.concat import Concat, Remainder
-from ..stages.ngram import Ngram, normalize_gap, offsets_of
+from ..stages.ngram import Edges, Ngram, field_offsets_of, normalize_gap, offsets_of
 from ..stages.pack_rows import Overlong, PackRows, Strategy
 from ..stages.predicates.column_predicates import hash_split
 from ..stages.repeat import Repeat
@@ -83,7 +83,8 @@ class Verbs(ImageVerbs):
                 return object.__getattribute__(self, name)
             with suppress(AttributeError):
                 return super().__getattr__(name)  # defined by torch's DataPipes
-            near = "" if name.startswith("_") else instead_of(name) or did_you_mean(name, dir(self))
+            public = [each for each in dir(self) if not each.startswith("_")]
+            near = "" if name.startswith("_") else instead_of(name) or did_you_mean(name, public)
             if not near and name in dir(vars(self).get("_pipeline")):
                 near = f" Its pipeline has it: .pipeline.{name}."
             raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}.{near}", name=name)
@@ -140,9 +141,21 @@ class Verbs(ImageVerbs):
         span_row_groups: bool = True,
         *,
         length: int | None = None,
+        last: FieldNames = (),
+        offsets: Mapping[str, int | Sequence[int]] | None = None,
+        edges: Edges = "drop",
     ) -> Self:
         """Makes windows of consecutive rows.
 
+            >>> labeled = next(iter(drive.select("id", "speed").ngram(length=3, last="speed")))
+            >>> labeled["id"].tolist(), labeled["speed"].shape
+            ([0, 1, 2], ())
+            >>> around = drive.ngram(offsets={"id": [-2, 0], "drive": 0}, group_by="drive", edges="clamp")
+            >>> first = next(iter(around))
+            >>> first["id"].tolist(), first["id__is_pad"].tolist(), str(first["drive"])
+            ([0, 0], [True, False], 'd0')
+            >>> len(around) == len(drive)
+            True
             >>> windows = drive.ngram({0: ["id"], 1: ["id", "name"]}, group_by="drive")
             >>> first = next(iter(windows))
             >>> int(first[0]["id"]), int(first[1]["id"]), str(first[1]["name"])
@@ -162,16 +175,27 @@ class Verbs(ImageVerbs):
             stride: rows between candidate starts, counted from the first row of each sequence.
             overlap: whether windows may share rows.
             span_row_groups: whether windows may cross row-group boundaries.
+            length: steps T of a window.
+            last: with ``length``, the fields of which a window has only the last step, without a time axis.
+            offsets: the steps of each field, counted in rows from the row that the window belongs to: a list is stacked
+                to ``[T, ...]`` in its order, a number has no time axis. Fields are named by name or regex; the first
+                entry that matches a field counts, and other fields are left out.
+            edges: ``"drop"`` has only whole windows. With ``"clamp"``, every row has a window (every ``stride``-th
+                one, or one in each window's length without ``overlap``): beyond the ends of its group, file or part
+                between gaps, it repeats the row there, and each field with a time axis gets ``<name>__is_pad``, bool
+                ``[T]``, which is true for repeated steps. A window of ``length`` begins at its row.
 
         Raises:
-            PipelineError: the arguments contradict each other, or the pipeline already has an ``ngram``.
+            PipelineError: the arguments contradict each other, the pipeline already has an ``ngram``, or there is a
+                field ``<name>__is_pad`` already. Rename that one before.
         """
         if integer(fields) is not None:
             raise PipelineError(
                 f"ngram: expected fields={{offset: [names]}} or names, got {fields!r}. For windows of {fields} rows, "
                 f"write ngram(length={fields})."
             )
-        base = self if fields is None or isinstance(fields, Mapping) else self.select(fields)
+        ends = () if last is None else names_of("ngram", last)
+        base = self if fields is None or isinstance(fields, Mapping) else self.select([*listed("ngram", fields), *ends])
         return base._with_stage(
             Ngram(
                 length=length,
@@ -182,6 +206,9 @@ class Verbs(ImageVerbs):
                 stride=stride,
                 overlap=overlap,
                 span_row_groups=span_row_groups,
+                last=ends,
+                field_offsets=() if offsets is None else field_offsets_of(offsets),
+                edges=edges,
             )
         )
 

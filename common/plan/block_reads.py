@@ -38,12 +38,14 @@ class BlockRows:
             item n is row n.
         repeats: if rows occur several times in an epoch, the number of earlier occurrences of each item's row, int64
             ``[items]``.
+        padding: the steps of windows that repeat the row at an edge, bool ``[items, T]``; ``None`` if no step does.
     """
 
     row_groups: tuple[int, ...]
     rows: tuple[RowNumbers, ...]
     item_rows: np.ndarray | None
     repeats: np.ndarray | None = None
+    padding: np.ndarray | None = None
 
     def rows_of_items(self, items: np.ndarray, *, are_consecutive: bool = False) -> np.ndarray:
         """Returns the ``item_rows`` of the given items; a view if you say that their numbers are consecutive."""
@@ -83,6 +85,10 @@ class BlockRows:
     def repeats_of(self, items: np.ndarray) -> np.ndarray | None:
         """Returns the ``repeats`` of the given items."""
         return None if self.repeats is None else self.repeats[items]
+
+    def padding_of(self, items: np.ndarray) -> np.ndarray | None:
+        """Returns the ``padding`` of the given items."""
+        return None if self.padding is None else self.padding[items]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

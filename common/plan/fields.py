@@ -22,7 +22,7 @@ from ..stages.as_tuple import numbered
 from ..stages.base import Stage
 from ..stages.columns import Columns, ResolveFields
 from ..stages.select import Projection
-from ..stages.steps import Step
+from ..stages.steps import Step, WindowStep
 from .program import ElementProgram, Input, MixedProgram
 
 
@@ -79,11 +79,9 @@ def _form(columns: Columns) -> Form:
 
 def _with_inputs(program: ElementProgram) -> ElementProgram:
     """Fuses the first steps into the inputs, where steps can read stored columns directly."""
-    if program.row_steps or program.window is None:
-        inputs = [Input(leaves=(number,)) for number in range(len(program.fields))]
-    else:
-        inputs = [Input(leaves=(number,)) for number in range(len(program.window.leaves))]
-    inputs, steps = fused(inputs, program.row_steps or program.item_steps)
+    window = None if program.row_steps else program.window
+    inputs = [Input(leaves=(number,)) for number in range(len(program.fields if window is None else window.leaves))]
+    inputs, steps = fused(inputs, program.row_steps or program.item_steps, window)
     if program.row_steps:
         steps = steps or [Projection(keep=tuple(range(len(inputs))))]  # not empty: windows are formed from made rows
         return replace(program, inputs=tuple(inputs), row_steps=tuple(steps))
@@ -106,8 +104,10 @@ def _without_unused(program: ElementProgram) -> ElementProgram:
             program = replace(program, window=window, item_steps=program.item_steps[1:])
     if program.window is None or program.row_steps:
         return program
-    used = sorted({number for _, number, _ in program.window.leaves})
-    leaves = tuple((path, used.index(number), offset) for path, number, offset in program.window.leaves)
+    used = sorted({leaf.number for leaf in program.window.leaves if leaf.number is not None})
+    leaves = tuple(
+        leaf if leaf.number is None else replace(leaf, number=used.index(leaf.number)) for leaf in program.window.leaves
+    )
     return replace(
         program,
         fields=tuple(program.fields[number] for number in used),
@@ -142,10 +142,13 @@ def _projected_first(steps: tuple[Step, ...], count: int) -> tuple[Step, ...]:
     return (Projection(keep=tuple(first)), *moved, Projection(keep=keep), *last[1:])
 
 
-def fused(inputs: Sequence[Input], steps: Sequence[Step]) -> tuple[list[Input], list[Step]]:
+def fused(inputs: Sequence[Input], steps: Sequence[Step], window: WindowStep | None) -> tuple[list[Input], list[Step]]:
     """Fuses the first steps into ``inputs``, to run while values are copied to the batch.
 
     The result is the same as when all steps are applied one after the other.
+
+    Args:
+        window: how the inputs become windows; ``None`` = they are those of rows.
 
     Returns:
         The new inputs, and the remaining steps.
@@ -155,7 +158,7 @@ def fused(inputs: Sequence[Input], steps: Sequence[Step]) -> tuple[list[Input], 
     touched: set[int] = set()
     for place, step in enumerate(steps):
         taken = step.taken or ()
-        direct = step.reads_stored and all(columns[number].step is None for number in taken)
+        direct = step.reads_stored and _are_stored([columns[number] for number in taken], window)
         if direct and step.changes_one_column and step.number not in touched:
             columns[step.number] = replace(columns[step.number], step=step)
         elif step.kept is not None and (direct or step.projects) and not left:
@@ -168,6 +171,14 @@ def fused(inputs: Sequence[Input], steps: Sequence[Step]) -> tuple[list[Input], 
         else:
             return columns, [*left, *steps[place:]]
     return columns, left
+
+
+def _are_stored(inputs: Sequence[Input], window: WindowStep | None) -> bool:
+    """Returns whether inputs are unchanged stored values, of the same rows."""
+    if any(each.step is not None for each in inputs):
+        return False
+    leaves = [] if window is None else [window.leaves[each.leaves[0]] for each in inputs]
+    return all(leaf.number is not None and leaf.offsets == leaves[0].offsets for leaf in leaves)
 
 
 def casts_in_file(field: UnischemaField, dtype: np.dtype[Any]) -> bool:

@@ -102,9 +102,12 @@ class RowItems:
         """Returns the rows that a block needs, each once, in storage order."""
         if self._selection.starts is None:
             return self._rows_of_segments(order, key)
-        return self.rows_at(self._selection.item_rows(order.block_items(key.stream, key.block)))
+        item_rows, padding = self._selection.windows(order.block_items(key.stream, key.block))
+        return self.rows_at(item_rows, padding=padding)
 
-    def rows_at(self, item_rows: np.ndarray, repeats: np.ndarray | None = None) -> BlockRows:
+    def rows_at(
+        self, item_rows: np.ndarray, *, repeats: np.ndarray | None = None, padding: np.ndarray | None = None
+    ) -> BlockRows:
         """Returns the rows at positions ``[items, T]`` among the wanted rows. Several items may need the same row."""
         positions, inverse = _numbered(item_rows)
         row_group, row = self._selection.rows.locate(positions)
@@ -114,6 +117,7 @@ class RowItems:
             rows=tuple(row[lo:hi] for lo, hi in pairwise(bounds)),
             item_rows=inverse.reshape(item_rows.shape),
             repeats=repeats,
+            padding=padding,
         )
 
     def _rows_of_segments(self, order: EpochOrder, key: BlockKey) -> BlockRows:

@@ -56,7 +56,8 @@ class ElementProgram:
         steps = [(each.step, each.leaves) for each in self.inputs if isinstance(each.step, PackStep)]
         if window is None:
             return tuple(steps)
-        return tuple((step, tuple(window.leaves[leaf][1] for leaf in leaves)) for step, leaves in steps)
+        taken = [(step, [window.leaves[leaf].number for leaf in leaves]) for step, leaves in steps]
+        return tuple((step, tuple(number for number in numbers if number is not None)) for step, numbers in taken)
 
     @property
     def fields_by_item(self) -> tuple[int, ...]:

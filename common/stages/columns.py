@@ -88,7 +88,7 @@ class Columns:
         for step in self.row_steps:
             sources = step.untouched(sources)
         if self.window is not None:
-            sources = [sources[number] for _, number, _ in self.window.leaves]
+            sources = [None if leaf.number is None else sources[leaf.number] for leaf in self.window.leaves]
         for step in self.item_steps:
             sources = step.untouched(sources)
         return sources
@@ -103,7 +103,7 @@ class Columns:
             if steps is self.item_steps and self.join is not None:
                 origins = [None] * (len(self.join.padding) + 2 * self.join.positions)
             elif steps is self.item_steps and self.window is not None:
-                origins = [origins[number] for _, number, _ in self.window.leaves]
+                origins = [None if leaf.number is None else origins[leaf.number] for leaf in self.window.leaves]
             for place, step in enumerate(steps):
                 before = step.untouched(range(len(origins)))
                 origins = [(steps, place, number) if own is None else origins[own] for number, own in enumerate(before)]

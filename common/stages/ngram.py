@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -17,9 +17,11 @@ from ..schema.element import OutputField, Path
 from ..schema.field import match_names
 from ..schema.plain import plain
 from .base import Decision, FieldNames, Stage, is_integer, names_of, positive_integer
-from .columns import Columns, ResolveFields
+from .columns import Columns, ResolveFields, companion
 from .names import StoredName
-from .steps import WindowStep
+from .steps import WindowLeaf, WindowStep
+
+Edges = Literal["drop", "clamp"]
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,13 @@ class Ngram(Stage):
     """Makes windows of consecutive rows.
 
     Attributes:
-        length: number of steps in a stacked window; ``None`` if ``offsets`` lists the fields of each step.
+        length: number of steps in a stacked window; ``None`` if ``offsets`` lists the fields of each step, or
+            ``field_offsets`` the steps of each field.
         offsets: ``((offset, patterns), ...)``, ascending.
         max_gap: a number in the timestamp's own unit, or ``(count, numpy unit)``.
+        last: patterns of the fields of which a window of ``length`` has only the last step.
+        field_offsets: ``((pattern, offsets), ...)``; one offset without a tuple is not stacked.
+        edges: whether there is no window that reaches beyond the ends of a run of rows, or it repeats the row there.
     """
 
     verb: ClassVar[str] = "ngram"
@@ -42,57 +48,121 @@ class Ngram(Stage):
     stride: int = 1
     overlap: bool = True
     span_row_groups: bool = True
+    last: tuple[str, ...] = ()
+    field_offsets: tuple[tuple[str, int | tuple[int, ...]], ...] = ()
+    edges: Edges = "drop"
 
     @classmethod
     def sample(cls) -> Stage:
         return cls(length=1)
 
     def check(self) -> None:
-        if self.length is None and not self.offsets:
-            raise PipelineError("ngram: expected fields={offset: [names]} or length=n, got neither.")
-        if self.length is not None and self.offsets:
-            raise PipelineError("ngram: expected fields={offset: [names]} or length=n, got both.")
+        forms = {"fields={offset: [names]}": self.offsets, "offsets={name: offsets}": self.field_offsets}
+        chosen = [form for form, value in forms.items() if value] + (["length="] if self.length is not None else [])
+        if len(chosen) != 1:
+            got = " and ".join(chosen) or "none"
+            raise PipelineError(f"ngram: expected one of length=n, {', '.join(forms)}, got {got}.")
         if self.length is not None:
             positive_integer("ngram", "length", self.length)
+        elif self.last:
+            raise PipelineError(f"ngram: last= needs length=, got {chosen[0]}. Give those fields one offset there.")
         positive_integer("ngram", "stride", self.stride)
         if self.max_gap is not None and self.timestamp is None:
             raise PipelineError("ngram: max_gap needs timestamp=, the field whose gaps are measured.")
 
     @property
     def changes_names(self) -> bool:
-        return bool(self.offsets)
+        return self.length is None or self.edges == "clamp"
 
     def check_fields(self, resolve: ResolveFields) -> None:
         for name in self.reads:
             resolve([re.escape(name)])
 
     @property
+    def _used(self) -> tuple[int, ...]:
+        """The offsets of the rows that a window has, ascending."""
+        if self.length is not None:
+            return tuple(range(self.length))
+        if self.offsets:
+            return tuple(offset for offset, _ in self.offsets)
+        listed = (offsets if isinstance(offsets, tuple) else (offsets,) for _, offsets in self.field_offsets)
+        return tuple(sorted({offset for offsets in listed for offset in offsets}))
+
+    @property
     def steps(self) -> tuple[int, ...]:
-        """The offsets of the steps, ascending."""
-        return tuple(range(self.length)) if self.length is not None else tuple(offset for offset, _ in self.offsets)
+        """The offsets of the steps; the first is that of the row that identifies a window: the window's first row, or
+        its own row if there is a window for every row.
+        """
+        used = self._used
+        return used if self.edges == "drop" else (0, *(offset for offset in used if offset))
+
+    @property
+    def lowest(self) -> int:
+        """The smallest offset."""
+        return self._used[0]
 
     @property
     def span(self) -> int:
         """Rows from the first to the last step, inclusive."""
-        return self.steps[-1] - self.steps[0] + 1
+        used = self._used
+        return used[-1] - used[0] + 1
 
     def apply(self, columns: Columns) -> None:
         columns.open()
-        leaves: list[tuple[Path, int, int | None]] = []
+        leaves: list[WindowLeaf] = []
         outputs: list[OutputField] = []
-        names = [output.name for output in columns.outputs]
-        if self.length is not None:
-            for number, output in enumerate(columns.outputs):
-                leaves.append((output.path, number, None))
-                outputs.append(replace(output, window=self.length))
-        for offset, patterns in self.offsets:
-            chosen = {name for pattern in patterns for name in match_names(pattern, names)}
-            for number, output in enumerate(columns.outputs):
-                if output.name in chosen:
-                    leaves.append(((offset, output.name), number, offset))
-                    outputs.append(replace(output, path=(offset, output.name)))
-        columns.window = WindowStep(offsets=self.steps, leaves=tuple(leaves))
+        for number, path, offsets in self._taken([output.name for output in columns.outputs]):
+            leaves.append(WindowLeaf(number=number, offsets=offsets))
+            window = len(offsets) if isinstance(offsets, tuple) else None
+            outputs.append(replace(columns.outputs[number], path=path, window=window))
         columns.outputs = outputs
+        if self.edges == "clamp":
+            stacked = [number for number, output in enumerate(outputs) if output.window is not None]
+            leaves += [WindowLeaf(number=None, offsets=leaves[number].offsets) for number in stacked]
+            flags = [companion(outputs[number], "__is_pad", np.dtype(np.bool_), ()) for number in stacked]
+            columns.add(*flags, verb="ngram")
+        columns.window = WindowStep(offsets=self.steps, leaves=tuple(leaves))
+
+    def _taken(self, names: Sequence[str]) -> Iterator[tuple[int, Path, int | tuple[int, ...]]]:
+        """Yields the number of a field, the path that it gets, and its offsets, for each value of a window."""
+        for offset, patterns in self.offsets:
+            chosen = _matching(patterns, names)
+            yield from ((number, (offset, name), offset) for number, name in enumerate(names) if name in chosen)
+        if self.offsets:
+            return
+        of_name: dict[str, int | tuple[int, ...]] = {}
+        if self.length is not None:
+            last = _matching(self.last, names)
+            every = tuple(range(self.length))
+            of_name = {name: every[-1] if name in last else every for name in names}
+        for pattern, offsets in self.field_offsets:
+            for name in match_names(pattern, names):
+                of_name.setdefault(name, offsets)
+        yield from ((number, (name,), of_name[name]) for number, name in enumerate(names) if name in of_name)
+
+
+def _matching(patterns: Sequence[str], names: Sequence[str]) -> set[str]:
+    return {name for pattern in patterns for name in match_names(pattern, names)}
+
+
+def field_offsets_of(offsets: Mapping[Any, Any]) -> tuple[tuple[str, int | tuple[int, ...]], ...]:
+    """The steps of each field as ``(pattern, offsets)`` pairs: one offset, or several as a tuple.
+
+    Raises:
+        PipelineError: a name is not a name, or an offset is not an integer.
+    """
+    refusal = (
+        f"ngram: expected offsets={{name: offset, or a list of offsets}}, got {offsets!r}. Offsets count rows: for "
+        "seconds, multiply by the number of rows per second."
+    )
+    if not isinstance(offsets, Mapping) or not offsets:
+        raise PipelineError(refusal)
+    pairs = [(name, plain(value)) for name, value in offsets.items()]
+    for name, value in pairs:
+        listed = value if isinstance(value, tuple) else (value,)
+        if not isinstance(name, str) or not listed or not all(map(is_integer, listed)):
+            raise PipelineError(refusal)
+    return tuple(pairs)
 
 
 def offsets_of(fields: Mapping[Any, FieldNames]) -> tuple[tuple[int, tuple[str, ...]], ...]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ..base.process.dataclass import dataclass
-from ..schema.element import Path
 
 
 class Step:
@@ -99,14 +98,33 @@ class JoinStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WindowLeaf:
+    """What a window has of one column.
+
+    Attributes:
+        number: the column; ``None`` for a column that flags the steps where an edge row is repeated.
+        offsets: the steps that are stacked, in this order, or the one step that has no window axis.
+    """
+
+    number: int | None
+    offsets: int | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStep:
     """Forms windows from rows.
 
     Attributes:
-        offsets: the offset of each step of the window, ascending; negative offsets precede the anchor.
-        leaves: for each output, its path, the position of its input, and the step it is taken from (``None``: all
-            steps, stacked).
+        offsets: the offset of each step of the window; the first step is the row that identifies the window.
+        leaves: what the window has of which column, for each output.
     """
 
     offsets: tuple[int, ...]
-    leaves: tuple[tuple[Path, int, int | None], ...]
+    leaves: tuple[WindowLeaf, ...]
+
+    def steps_of(self, leaf: WindowLeaf) -> list[int]:
+        """The places among ``offsets`` of a leaf's steps."""
+        if isinstance(leaf.offsets, int):
+            return [self.offsets.index(leaf.offsets)]
+        places = {offset: place for place, offset in enumerate(self.offsets)}
+        return [places[offset] for offset in leaf.offsets]

@@ -17,7 +17,7 @@ from ...base.errors import ELEMENT_ERRORS, NullValueError
 from ...base.memory.arena import Arena, Heap
 from ...base.metrics.counters import Count, add, add_time, counter_value
 from ...plan.program import ElementProgram, Input, MixedProgram, leaves_of
-from ...stages.steps import Step, WindowStep
+from ...stages.steps import Step, WindowLeaf, WindowStep
 from ..columns.batch import (
     Column,
     Compound,
@@ -216,16 +216,15 @@ def _input(
     arena: Arena,
 ) -> Column:
     step, count = input_item.step, rows.count
-    lead: tuple[int, ...] = (count,)
-    if window is None:
-        leaf, steps = input_item.leaves[0], [0]
-    else:
-        _, leaf, offset = window.leaves[input_item.leaves[0]]
-        steps = list(range(len(window.offsets))) if offset is None else [window.offsets.index(offset)]
-        lead = (count, len(steps)) if offset is None else (count,)
+    leaves = [WindowLeaf(number=number, offsets=0) for number in input_item.leaves]
+    if window is not None:
+        leaves = [window.leaves[number] for number in input_item.leaves]
+    steps = [0] if window is None else window.steps_of(leaves[0])
+    lead = (count,) if isinstance(leaves[0].offsets, int) else (count, len(steps))
     if step is not None:
         places = [places_of(source, count) for source in sources]
-        taken = Taken(leaf=leaf, sources=sources, steps=steps, places=places, lead=lead)
+        assert leaves[0].number is not None  # steps read stored values
+        taken = Taken(leaf=leaves[0].number, sources=sources, steps=steps, places=places, lead=lead)
         made = gather_step(step, taken, rows, arena)
         if made is not None:
             return made
@@ -233,36 +232,40 @@ def _input(
     if window is None:
         columns = [gather(program.fields[number], number, sources, count, heap) for number in input_item.leaves]
     else:
-        columns = _windows(program, window, input_item.leaves, sources, count, heap)
+        columns = [_window(program, leaf, steps, lead, sources, heap) for leaf in leaves]
     return columns[0] if step is None else apply_step(step.on_columns(step.taken or ()), columns, rows)[-1]
 
 
-def _windows(
+def _window(
     program: ElementProgram,
-    step: WindowStep,
-    leaves: Sequence[int],
+    leaf: WindowLeaf,
+    steps: Sequence[int],
+    lead: tuple[int, ...],
     sources: Sequence[BlockSlice],
-    count: int,
     arena: Arena,
-) -> list[Column]:
+) -> Column:
     """Gathers windows straight from stored rows. A row that several windows share is decoded once."""
-    columns: list[Column] = []
-    for leaf in leaves:
-        _, number, offset = step.leaves[leaf]
-        field = program.fields[number]
-        steps = list(range(len(step.offsets))) if offset is None else [step.offsets.index(offset)]
-        lead = (count,) if offset is not None else (count, len(steps))
-        flat = [
-            BlockSlice(
-                block=source.block,
-                item_rows=source.item_rows[:, steps].reshape(-1, 1),
-                places=None if source.places is None else _step_places(source.places, len(steps)),
-            )
-            for source in sources
-        ]
-        column = gather(field, number, flat, count * len(steps), arena)
-        columns.append(column if offset is not None else _with_lead(column, lead))
-    return columns
+    if leaf.number is None:
+        return _padding(sources, lead[0], steps)
+    flat = [
+        BlockSlice(
+            block=source.block,
+            item_rows=source.item_rows[:, steps].reshape(-1, 1),
+            places=None if source.places is None else _step_places(source.places, len(steps)),
+        )
+        for source in sources
+    ]
+    column = gather(program.fields[leaf.number], leaf.number, flat, lead[0] * len(steps), arena)
+    return column if len(lead) == 1 else _with_lead(column, lead)
+
+
+def _padding(sources: Sequence[BlockSlice], count: int, steps: Sequence[int]) -> Column:
+    """Returns which of the windows' steps repeat the row at an edge, bool ``[count, steps]``."""
+    flags = np.zeros((count, len(steps)), dtype=np.bool_)
+    for source in sources:
+        if source.padding is not None:
+            flags[places_of(source, count)] = source.padding[:, steps]
+    return Dense(flags)
 
 
 def _transformed_rows(program: ElementProgram, sources: Sequence[BlockSlice], count: int) -> list[Column]:
@@ -273,25 +276,26 @@ def _transformed_rows(program: ElementProgram, sources: Sequence[BlockSlice], co
     for source in sources:
         rows, inverse = np.unique(source.item_rows, return_inverse=True)
         places = np.arange(base, base + len(rows))
-        once = replace(source, item_rows=rows[:, None], places=places, items=None, repeats=None)
+        once = replace(source, item_rows=rows[:, None], places=places, items=None, repeats=None, padding=None)
         distinct.append(replace(once, is_consecutive=False))
         index.append(inverse.reshape(source.item_rows.shape) + base)
         base += len(rows)
     rows_once = _batch_rows(distinct, base)
     columns = _inputs(program, distinct, rows_once, Heap(), before_windows=True)
     columns = _applied(program.row_steps, columns, rows_once)
-    steps = index[0].shape[1]
-    item_rows = np.empty((count, steps), dtype=np.int64)
+    item_rows = np.empty((count, index[0].shape[1]), dtype=np.int64)
     for source, numbers in zip(sources, index, strict=True):
         item_rows[places_of(source, count)] = numbers
     if program.window is None:
         return [take_column(column, item_rows[:, 0], (count,)) for column in columns]
     made = []
-    for _, number, offset in program.window.leaves:
-        if offset is None:
-            made.append(take_column(columns[number], item_rows.reshape(-1), (count, steps)))
+    for leaf in program.window.leaves:
+        steps = program.window.steps_of(leaf)
+        if leaf.number is None:
+            made.append(_padding(sources, count, steps))
         else:
-            made.append(take_column(columns[number], item_rows[:, program.window.offsets.index(offset)], (count,)))
+            lead = (count,) if isinstance(leaf.offsets, int) else (count, len(steps))
+            made.append(take_column(columns[leaf.number], item_rows[:, steps].reshape(-1), lead))
     return made
 
 

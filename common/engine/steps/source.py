@@ -103,6 +103,7 @@ class BlockSlice:
         items: the items' numbers in the block; ``None`` if only ``item_rows`` are known.
         spans: if rows are joined into items, the part taken of each row; see `BlockRead.spans`.
         repeats: how often the row of each item came before in the epoch, int64 ``[items]``; ``None`` = never.
+        padding: the steps of windows that repeat the row at an edge, bool ``[items, T]``; ``None`` = no step does.
         is_consecutive: whether ``items`` and ``places`` are consecutive numbers; if not, they still may be.
     """
 
@@ -114,6 +115,7 @@ class BlockSlice:
     items: np.ndarray | None = None
     spans: np.ndarray | None = None
     repeats: np.ndarray | None = None
+    padding: np.ndarray | None = None
     is_consecutive: bool = False
 
 

@@ -30,7 +30,7 @@ from .refused import NOTHING_REFUSED, RefusedRows, all_refused, refused_in
 from .rows import RowSet, all_rows
 from .selection import ReadStored, Report, RowPredicate, Selection, StoredRows
 from .sequences import gap_of, groups_of, scattered_note, sequences_of, stamps_of_rows, with_numbered_groups
-from .windows import WindowRule, decreasing_stamp, window_starts
+from .windows import WindowRule, decreasing_stamp, run_edges, window_starts
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -249,7 +249,15 @@ def _ngram(step: Ngram, stored: StoredRows, selection: Selection) -> Selection:
                 "Name the field that tells recordings apart in group_by=. If times go backward inside a recording, "
                 f"sort the data by {[*step.group_by, step.timestamp]}."
             )
-    rule = WindowRule(span=step.span, max_gap=gap_of(dataset, step), stride=step.stride, overlap=step.overlap)
+    clamp = step.edges == "clamp"
+    rule = WindowRule(
+        span=step.span,
+        first=step.lowest if clamp else 0,
+        clamp=clamp,
+        max_gap=gap_of(dataset, step),
+        stride=step.stride,
+        overlap=step.overlap,
+    )
     starts = window_starts(sequence, stamps, rule)
     reads = any(name not in dataset.partitions for name in names)
     report = Report(
@@ -261,5 +269,11 @@ def _ngram(step: Ngram, stored: StoredRows, selection: Selection) -> Selection:
         rows_after=len(starts),
         note=note,
     )
-    offsets = np.asarray(step.steps, dtype=np.int64) - step.steps[0]
-    return replace(selection, starts=starts, steps=offsets, reports=(*selection.reports, report))
+    offsets = np.asarray(step.steps, dtype=np.int64)
+    return replace(
+        selection,
+        starts=starts,
+        steps=np.clip(offsets, -rows.total, rows.total) if clamp else offsets - offsets[0],
+        edges=run_edges(sequence, stamps, rule) if clamp else None,
+        reports=(*selection.reports, report),
+    )

@@ -52,8 +52,11 @@ class Selection:
 
     Attributes:
         rows: the selected rows.
-        starts: for windows, the positions of their first rows (among the selected rows), int64; ``None`` for rows.
-        steps: the offsets of a window's steps from its first row, int64; ``[0]`` for rows.
+        starts: for windows, the positions of the rows that identify them (among the selected rows), int64; ``None``
+            for rows.
+        steps: the offsets of a window's steps from that row, which is the first step, int64; ``[0]`` for rows.
+        edges: if windows repeat the row at an edge, the positions where the runs of rows that they may use begin, and
+            the number of rows, int64; ``None`` if no window has a step beyond an edge.
         reports: the effect of each step.
         matched: the number of items before any ``take`` or ``skip``.
         measured: one number per selected row, if a stage needs it (`stages.measure`).
@@ -65,6 +68,7 @@ class Selection:
     steps: np.ndarray
     reports: tuple[Report, ...]
     matched: int
+    edges: np.ndarray | None = None
     measured: np.ndarray | None = None
     refused: RefusedRows = NOTHING_REFUSED
 
@@ -82,9 +86,20 @@ class Selection:
 
     def item_rows(self, items: np.ndarray) -> np.ndarray:
         """Returns the row positions of items, ``[items, T]``."""
+        return self.windows(items)[0]
+
+    def windows(self, items: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Returns the row positions of items, ``[items, T]``, and which of the steps repeat the row at an edge (bool
+        ``[items, T]``; ``None`` if none does).
+        """
         first = items if self.starts is None else self.starts[items]
         result: np.ndarray = first[:, None] + self.steps
-        return result
+        if self.edges is None:
+            return result, None
+        run = np.searchsorted(self.edges, first, side="right")[:, None]
+        inside = np.clip(result, self.edges[run - 1], self.edges[run] - 1)
+        padding = inside != result
+        return inside, padding if padding.any() else None
 
     def slice(self, first: int, stop: int | None) -> Selection:
         """Returns the items ``first .. stop``."""

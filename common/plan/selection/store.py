@@ -76,6 +76,7 @@ def read_selection(content: bytes, rows: np.ndarray) -> Selection:
         steps=arrays["steps"],
         reports=tuple(_report(**report) for report in meta["reports"]),
         matched=meta["matched"],
+        edges=arrays.get("edges"),
         measured=arrays.get("measured"),
         refused=RefusedRows.stored(arrays["refused"], meta["refused"], rows)
         if "refused" in arrays
@@ -154,15 +155,23 @@ def _pieces(values: np.ndarray, first: int, end: int) -> Iterator[np.ndarray]:
 
 
 def _windows_fit(selection: Selection) -> bool:
-    starts, steps, measured = selection.starts, selection.steps, selection.measured
+    starts, steps, measured, edges = selection.starts, selection.steps, selection.measured, selection.edges
     total = selection.rows.total
-    if steps.dtype != "i8" or steps.ndim != 1 or not len(steps) or steps.min() < 0:
+    if steps.dtype != "i8" or steps.ndim != 1 or not len(steps) or steps[0] != 0:
         return False
     if measured is not None and (measured.dtype.kind not in "biuf" or measured.shape != (total,)):
         return False
     if starts is None:
         return bool((steps == 0).all())
     if starts.dtype != "i8" or starts.ndim != 1 or (np.diff(starts) < 0).any():
+        return False
+    if edges is not None:
+        if edges.dtype != "i8" or edges.ndim != 1 or not len(edges) or (np.diff(edges) <= 0).any():
+            return False
+        if (edges[0], edges[-1]) != (0, total) or np.abs(steps).max() > total:
+            return False
+        steps = steps[:1]  # the others are moved to the edges
+    if steps.min() < 0:
         return False
     return not len(starts) or bool(steps.max() <= total and starts[0] >= 0 and starts[-1] < total - steps.max())
 
@@ -185,6 +194,8 @@ def save_selection(key: str, selection: Selection) -> None:
         "reports": [_stored_report(report) for report in selection.reports],
     }
     measured: dict[str, Any] = {} if selection.measured is None else {"measured": selection.measured}
+    if selection.edges is not None:
+        measured["edges"] = selection.edges
     if len(selection.refused):
         meta["refused"] = selection.refused.to_json()
         measured["refused"] = selection.refused.places

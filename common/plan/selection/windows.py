@@ -1,8 +1,9 @@
 """N-gram windows: finds the runs of consecutive rows that form an item.
 
 Takes the selected rows, their sequence boundaries, timestamps, and a `WindowRule`, and returns the positions of the
-windows' first rows. A window is ``span`` consecutive selected rows of one sequence. A sequence ends where the file, the
-``group_by`` value or (on request) the row group changes.
+rows that identify the windows. A window is ``span`` consecutive selected rows of one run. A sequence ends where the
+file, the ``group_by`` value or (on request) the row group changes, and a run ends there and at wide gaps. Windows may
+also repeat the row at an edge of their run.
 
 `Stamps` are timestamps that are compared and subtracted without rounding: a column of integers, times, decimals of any
 scale, or floats. Integers and decimals are stored as 64-bit words, so neither 38 digits nor the extremes of int64
@@ -156,38 +157,60 @@ class WindowRule:
 
     Attributes:
         span: the number of rows from the first to the last offset, inclusive.
+        first: the first offset, counted from the row that identifies the window.
+        clamp: whether each row has a window, which repeats the row at an edge; otherwise its first row identifies it.
         max_gap: the largest allowed difference between adjacent timestamps (inclusive), in the timestamp's own unit.
         stride: the distance between candidate starts, counted in rows from the start of the sequence.
         overlap: whether windows may share rows.
     """
 
     span: int
+    first: int = 0
+    clamp: bool = False
     max_gap: float | decimal.Decimal | None = None
     stride: int = 1
     overlap: bool = True
 
 
-def window_starts(sequence: np.ndarray, stamps: Stamps | None, rule: WindowRule) -> np.ndarray:
-    """Returns the first positions of all windows, ascending.
+def run_edges(sequence: np.ndarray, stamps: Stamps | None, rule: WindowRule) -> np.ndarray:
+    """Returns the positions where runs of rows begin, ascending, and the number of rows; int64 ``[runs + 1]``.
+
+    A run is a sequence, or a part of one between gaps that are too wide for a window.
 
     Args:
         sequence: int64 ``[rows]``, ascending: the sequence that each selected row belongs to.
         stamps: the timestamps of the rows, or ``None``. They must not decrease in a sequence (see `decreasing_stamp`).
     """
+    breaks = sequence[1:] != sequence[:-1]
+    if stamps is not None and rule.max_gap is not None:
+        breaks |= stamps.gap_too_wide(rule.max_gap)
+    first = [0] if len(sequence) else []
+    return np.concatenate([first, np.flatnonzero(breaks) + 1, [len(sequence)]]).astype(np.int64)
+
+
+def window_starts(sequence: np.ndarray, stamps: Stamps | None, rule: WindowRule) -> np.ndarray:
+    """Returns the positions of the rows that identify the windows, ascending. ``sequence`` and ``stamps`` are as for
+    `run_edges`.
+    """
+    edges = run_edges(sequence, stamps, rule)
+    run = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
     rows = len(sequence)
-    last = rows - rule.span
-    if last < 0:
-        return np.zeros(0, dtype=np.int64)
-    starts = np.arange(last + 1)
-    valid = sequence[: last + 1] == sequence[rule.span - 1 :]
-    if stamps is not None and rule.max_gap is not None and rule.span > 1:
-        wide = ends_of(stamps.gap_too_wide(rule.max_gap))
-        valid &= wide[rule.span - 1 : rows] == wide[: last + 1]
+    if rule.clamp:
+        starts = np.arange(rows)
+    else:
+        last = max(rows - rule.span + 1, 0)
+        starts = np.flatnonzero(run[:last] == run[rows - last :])
     if rule.stride > 1:
-        first = np.searchsorted(sequence, sequence[: last + 1], side="left")
-        valid &= (starts - first) % rule.stride == 0
-    starts = starts[valid]
-    return starts if rule.overlap else _without_overlap(starts, sequence, stamps, rule.span)
+        begin = np.searchsorted(sequence, sequence[starts], side="left")
+        starts = starts[(starts - begin) % rule.stride == 0]
+    if rule.overlap:
+        return starts
+    first, last = (min(max(offset, -rows), rows) for offset in (rule.first, rule.first + rule.span - 1))
+    begins, ends = starts + first, starts + last
+    if rule.clamp:
+        lowest, highest = edges[run[starts]], edges[run[starts] + 1] - 1
+        begins, ends = np.clip(begins, lowest, highest), np.clip(ends, lowest, highest)
+    return starts[_without_overlap(begins, ends, sequence, stamps)]
 
 
 def decreasing_stamp(sequence: np.ndarray, stamps: Stamps) -> int | None:
@@ -197,17 +220,18 @@ def decreasing_stamp(sequence: np.ndarray, stamps: Stamps) -> int | None:
     return int(places[0]) + 1 if len(places) else None
 
 
-def _without_overlap(starts: np.ndarray, sequence: np.ndarray, stamps: Stamps | None, span: int) -> np.ndarray:
-    """Drops overlapping windows greedily: skips each start at or before the end of the last window kept."""
+def _without_overlap(begins: np.ndarray, ends: np.ndarray, sequence: np.ndarray, stamps: Stamps | None) -> np.ndarray:
+    """Drops overlapping windows greedily: skips each that begins at or before the end of the last one kept. Returns the
+    numbers of those kept. ``begins`` and ``ends`` are the first and last rows of the windows, ascending.
+    """
     kept: list[int] = []
     ranks = None if stamps is None else stamps.ranks
     number = 0
-    while number < len(starts):
-        start = int(starts[number])
-        kept.append(start)
-        end = start + span - 1
+    while number < len(begins):
+        kept.append(number)
+        end = int(ends[number])
         if ranks is not None:  # rows with the last row's timestamp also belong to the kept window
-            stop = int(np.searchsorted(sequence, sequence[start], side="right"))
+            stop = int(np.searchsorted(sequence, sequence[end], side="right"))
             end = end + int(np.searchsorted(ranks[end:stop], ranks[end], side="right")) - 1
-        number = int(np.searchsorted(starts, end, side="right"))
+        number = int(np.searchsorted(begins, end, side="right"))
     return np.asarray(kept, dtype=np.int64)

@@ -155,6 +155,7 @@ class WorkerRunner:
                     "pass_number": read.pass_number,
                     "spans": read.spans,
                     "repeats": block.rows.repeats_of(read.items),
+                    "padding": block.rows.padding_of(read.items),
                 }
                 for block, read in zip(blocks, job.reads, strict=True)
             ],
