@@ -6,8 +6,6 @@ an iterator. Your own frames stay, including those of functions that parquetry c
 frames. This does not slow down iteration; a verb, and a row read by number, cost one more call.
 
 ``PARQUETRY_FULL_TRACEBACK=1`` in the environment keeps all frames.
-
-`did_you_mean` and `instead_of` say what to write for a name of another library: a verb, or something else.
 """
 
 from __future__ import annotations
@@ -20,70 +18,13 @@ from types import FrameType, TracebackType
 from typing import ParamSpec, TypeVar
 
 from .errors import ParquetryError, TransformError
+from .other_names import did_you_mean
 from .urls import clean_behind
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
-_ELSEWHERE = {  # what pandas, polars, tf.data, torch and Petastorm call it: what it is called here
-    "astype": "cast",
-    "columns": "fields",
-    "drop": "select",
-    "drop_last": "drop_remainder",
-    "drop_nulls": "nulls",
-    "dropna": "nulls",
-    "fields": "schema",
-    "fill_null": "nulls",
-    "fillna": "nulls",
-    "filter": "where",
-    "flip": "random_flip",
-    "head": "take",
-    "horizontal_flip": "random_flip",
-    "limit": "take",
-    "map": "transform",
-    "num_workers": "workers",
-    "random_split": "hash_split",
-    "rank": "index",
-    "reader_pool_type": "executor",
-    "schema_fields": "fields",
-    "workers_count": "workers",
-    "world_size": "num_shards",
-}
 _DUNDERS = {"__init__", "__iter__", "__len__", "__getitem__", "__getitems__", "__exit__"}
-_LENGTH = "len(...) counts its elements"
-_LOOK = "explain() shows the plan, and the command `parquetry describe URL` the values of each field"
-_SHOW = "parquetry.plot(batch) draws a batch; a notebook shows the first rows of the dataset itself"
-_IMAGES = "Write a function that changes the image, for transform(fn)"
-_ORDER = "Rows come in the order of the files; `parquetry rewrite URL OUT --sort-by FIELD` sorts the files"
-_AHEAD = "Batches are made ahead without it"
-_TABLE = "Iterate it, or read the files with pyarrow.parquet.read_table(...)"
-_INSTEAD = {
-    "collect": _TABLE,
-    "color_jitter": _IMAGES,
-    "count": _LENGTH,
-    "describe": f"parquetry.describe(batch) describes a batch; {_LOOK}",
-    "display": _SHOW,
-    "dtypes": _LOOK,
-    "info": _LOOK,
-    "inspect": _LOOK,
-    "jitter": _IMAGES,
-    "len": _LENGTH,
-    "length": _LENGTH,
-    "num_rows": _LENGTH,
-    "order_by": _ORDER,
-    "plot": _SHOW,
-    "prefetch": _AHEAD,
-    "rotate": _IMAGES,
-    "shape": _LOOK,
-    "show": _SHOW,
-    "show_batch": _SHOW,
-    "size": _LENGTH,
-    "sort": _ORDER,
-    "sort_by": _ORDER,
-    "sort_values": _ORDER,
-    "stats": "Its iterator has them: iterator = iter(...), and then iterator.stats()",
-    "to_pandas": _TABLE,
-}
 
 
 def full_tracebacks() -> bool:
@@ -115,7 +56,7 @@ def shorten(error: BaseException) -> None:
 
 
 def shortens(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Wraps a public function to shorten its errors, and to suggest the right name for a wrong keyword argument."""
+    """Wraps a public function to shorten its errors, and to say which arguments it takes if it was given others."""
 
     @functools.wraps(function)
     def public(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -125,10 +66,10 @@ def shortens(function: Callable[_P, _T]) -> Callable[_P, _T]:
             shorten(error)
             raise
         except TypeError as error:
-            near = _near_keyword(function, kwargs, error)
-            if near is None:
+            wrong = _wrong_call(function, args, kwargs, error)
+            if wrong is None:
                 raise
-        raise TypeError(near)  # raised here, its context is the error that the caller handles
+        raise TypeError(wrong)  # raised here, its context is the error that the caller handles
 
     return public
 
@@ -153,19 +94,6 @@ def public_methods_shorten(cls: type[_T]) -> type[_T]:
     return cls
 
 
-def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Returns `` Did you mean 'shuffle'?`` if a name is close to a known one, or is what other libraries call it;
-    otherwise an empty string. Append it to a message.
-    """
-    from difflib import get_close_matches  # needed only for errors
-
-    names = list(known)
-    usual = _ELSEWHERE.get(str(name))
-    same = [known for known in names if known.lower() == str(name).lower()]
-    near = [usual] if usual in names else same or get_close_matches(str(name), names, n=1, cutoff=0.6)
-    return f" Did you mean {near[0]!r}?" if near else ""
-
-
 def missing_key(error: BaseException, given: object) -> str:
     """Returns the keys of a row or batch if a function asked for a missing key. Append it to a message."""
     if not isinstance(error, KeyError) or not isinstance(given, Mapping) or len(error.args) != 1:
@@ -175,16 +103,22 @@ def missing_key(error: BaseException, given: object) -> str:
     return f" It was given {', '.join(map(repr, given))}.{did_you_mean(error.args[0], map(str, given))}"
 
 
-def _near_keyword(function: Callable[..., object], given: Iterable[str], error: TypeError) -> str | None:
-    """Returns the message for a keyword that ``function`` itself does not accept, if another one is close."""
+def _wrong_call(
+    function: Callable[..., object], args: tuple[object, ...], given: Mapping[str, object], error: TypeError
+) -> str | None:
+    """Returns the message for arguments that ``function`` itself does not accept: the name that the caller knows, what
+    is wrong, and the argument that is near or those that there are. ``None`` for other errors.
+    """
     called = error.__traceback__ is None or error.__traceback__.tb_next is None
-    if not called or "unexpected keyword argument" not in str(error):
+    if not called or function.__qualname__ not in str(error):
         return None
     known = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+    said = str(error).partition(". Did you mean ")[0]  # Python 3.13 suggests a name itself
+    public = type(args[0]).__name__ if function.__name__ == "__init__" and args else function.__name__
+    said = said.replace(f"{function.__qualname__}()", f"{public}()", 1)
     wrong = next((name for name in given if name not in known), None)
-    near = did_you_mean(wrong, known)
-    message = str(error).partition(". Did you mean ")[0]  # Python 3.13 suggests a name itself
-    return f"{message}.{near}" if near else None
+    takes = f" It takes {', '.join(known)}." if known else ""
+    return f"{said}.{(wrong is not None and did_you_mean(wrong, known)) or takes}"
 
 
 def _frames(first: TracebackType | None) -> Iterator[TracebackType]:
@@ -220,12 +154,3 @@ def _is_of_python(filename: str) -> bool:
         return True
     below = filename.removeprefix(_LIBRARY)
     return below != filename and not below.startswith(("site-packages", "dist-packages"))
-
-
-def instead_of(name: str) -> str:
-    """Returns what to write instead of a name. Append it to a message; it is empty if the name is not known.
-
-    >>> instead_of("count")
-    ' len(...) counts its elements.'
-    """
-    return f" {_INSTEAD[name]}." if name in _INSTEAD else ""

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..base.errors import ParquetryError, PipelineError
+from ..base.other_names import did_you_mean, instead_of
 from ..base.process.ranks import resolve_rank
-from ..base.tracebacks import did_you_mean, instead_of
 from ..schema.field import UnischemaField
 from ..schema.plain import integer, is_utf_8, plain
 from ..stages.base import FieldNames, listed, names_of, required_names

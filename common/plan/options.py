@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..base.errors import PipelineError
+from ..base.other_names import did_you_mean
 from ..base.process.dataclass import dataclass
-from ..base.tracebacks import did_you_mean
 from ..parquet.checksums import VERIFY, Verify
 from ..schema.plain import integer, plain
 
@@ -109,7 +109,8 @@ class Options:
         unknown = [name for name in arguments if name not in _NAMES]
         if unknown:
             hint = did_you_mean(unknown[0], {*_NAMES, *_ARGUMENTS})
-            raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}" + (hint and f".{hint}"))
+            takes = hint or f" The options are {', '.join(_NAMES)}."
+            raise TypeError(f"Pipeline() got an unexpected keyword argument {unknown[0]!r}.{takes}")
         values = {name: value for name, value in arguments.items() if value is not None}
         for name, least in _INTEGERS.items():
             if name in values and integer(values[name], least=least) is None:

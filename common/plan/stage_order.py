@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import PipelineError
+from ..base.other_names import did_you_mean
 from ..base.process.dataclass import dataclass
-from ..base.tracebacks import did_you_mean
 from ..schema.field import UnischemaField
 from ..stages.base import EVERY_FIELD, Decision, Stage, kinds
 from ..stages.batch import Batch

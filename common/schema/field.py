@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..base.errors import FieldNotFoundError, SchemaError
+from ..base.other_names import did_you_mean
 from ..base.process.dataclass import dataclass
-from ..base.tracebacks import did_you_mean
 from .codec import Codec, codec_from_json
 from .codecs import default_codec
 from .dtypes import canonical_dtype, dtype_from_json, dtype_to_json

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from ...base.errors import ParquetryError, PipelineError, SchemaError
-from ...base.tracebacks import did_you_mean, instead_of
+from ...base.other_names import did_you_mean, instead_of
 from ...pipeline.pipeline import Pipeline
 from ...pipeline.verbs import Verbs
 from ...schema import (

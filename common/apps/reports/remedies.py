@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 
 _COMMAND = re.compile(r"parquetry (rewrite|index|migrate)( --.+)?\.$")
+_RUNNABLE = re.compile(r"parquetry (rewrite|index|migrate) .*[^.]$")
 _OPENED = {
     "delta": "Pipeline.from_delta(url)",
     "iceberg": "Pipeline.from_iceberg(table)",
@@ -41,6 +42,18 @@ def runnable(remedy: str, urls: Sequence[str], kind: str | None) -> str:
         places = [[url, _beside(url)] if verb == "rewrite" else [url] for url in urls]
         written = " && ".join(f"parquetry {verb} {shlex.join(each)}{options}" for each in places)
     return remedy[: command.start()] + written
+
+
+def split_command(remedy: str) -> tuple[str, str]:
+    """Splits off the commands that a remedy ends with; empty if it ends with none.
+
+    >>> split_command("Join them: parquetry rewrite data/train data/train-rewritten --files 3")
+    ('Join them:', 'parquetry rewrite data/train data/train-rewritten --files 3')
+    """
+    text, found, command = remedy.partition("parquetry ")
+    if not found or not _RUNNABLE.match(found + command):
+        return remedy, ""
+    return text.rstrip(), found + command
 
 
 def _keywords(options: str) -> list[str]:

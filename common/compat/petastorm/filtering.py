@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...base.errors import PipelineError
-from ...base.tracebacks import did_you_mean
+from ...base.other_names import did_you_mean
 from ...schema.field import Unischema, UnischemaField
 from .frames import has_pandas, to_frame
 from .predicates import PredicateBase, in_lambda, in_negate, in_reduce

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...base.errors import PipelineError, SchemaError
-from ...base.tracebacks import did_you_mean
+from ...base.other_names import did_you_mean
 from ...base.urls import url_without_secrets
 from ...storage.whole_files import cache_root
 from .dataset import PetastormDataset

@@ -27,7 +27,8 @@ from parquetry.common import (
 )
 from parquetry.common.apps.reports.chain import apply_chain
 from parquetry.common.base.errors import EncodeError, FieldNotFoundError, ParquetryError, PipelineError, TransformError
-from parquetry.common.base.tracebacks import did_you_mean, shortens
+from parquetry.common.base.other_names import did_you_mean
+from parquetry.common.base.tracebacks import shortens
 
 drive = drive_once(["id", "speed"])
 
@@ -116,16 +117,28 @@ def test_a_verb_that_is_misspelled_names_the_one_that_is_near(drive: Pipeline, c
 
 def test_a_keyword_that_is_misspelled_names_the_one_that_is_near(drive: Pipeline) -> None:
     wrong: dict[str, Any] = {"bufer_size": 3}
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'bufer_size'. Did you mean 'buffer_size'\?$"):
+    with pytest.raises(TypeError, match=r"^shuffle\(\) .* argument 'bufer_size'. Did you mean 'buffer_size'\?$"):
         drive.shuffle(**wrong)
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'zzz'$"):
-        drive.shuffle(zzz=3)
+
+
+def test_arguments_that_a_verb_does_not_take_name_those_that_it_takes(drive: Pipeline) -> None:
+    with pytest.raises(TypeError, match=r"^batch\(\) got an .* 'zzz'. It takes batch_size, drop_remainder\.$"):
+        drive.batch(4, zzz=3)
+    with pytest.raises(TypeError, match=r"^batch\(\) missing .* 'batch_size'. It takes batch_size, drop_remainder\.$"):
+        drive.batch()
+    with pytest.raises(
+        TypeError, match=r"^Pipeline\(\) takes from 1 to 3 .* were given. It takes url_or_urls, fields, "
+    ):
+        Pipeline("a", "b", "c")
 
 
 @pytest.mark.parametrize(
     ("call", "meant"),
     [
         (lambda p: p.limit(3), "take"),
+        (lambda p: p.remove_columns("id"), "select"),
+        (lambda p: p.shuffle_buffer(10), "shuffle"),
+        (lambda p: p.window(3), "ngram"),
         (lambda p: p.fillna(0), "nulls"),
         (lambda p: p.dropna(), "nulls"),
         (lambda p: p.astype("int8"), "cast"),
@@ -152,8 +165,10 @@ def test_a_name_of_another_library_names_ours(drive: Pipeline, call: Any, meant:
     [
         ("count", r"len\(\.\.\.\) counts its elements"),
         ("stats", r"iterator\.stats\(\)"),
-        ("inspect", "`parquetry describe URL`"),
-        ("describe", r"parquetry\.describe\(batch\)"),
+        ("inspect", r"describe\(\) what the values are"),
+        ("with_format", "ParquetIterable gives torch tensors"),
+        ("iter_batches", r"rows, or batches after batch\(n\)"),
+        ("interleave", r"parquetry\.mix\("),
         ("plot", r"parquetry\.plot\(batch\)"),
         ("color_jitter", r"transform\(fn\)"),
     ],
