@@ -98,10 +98,35 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @every_case("verb", VERBS)
 def test_the_example_in_each_docstring_gives_what_it_says(names: dict[str, Any], verb: str) -> None:
-    text = inspect.getdoc(getattr(Verbs, verb)) or ""
-    example = doctest.DocTestParser().get_doctest(text, dict(names), verb, None, 0)
+    check_example(getattr(Verbs, verb), names)
+    assert "Raises:" in (getattr(Verbs, verb).__doc__ or "")
+
+
+@pytest.mark.parametrize("method", [Pipeline.map, Pipeline.filter, Pipeline.describe])
+def test_the_examples_of_aliases_and_of_describe_give_what_they_say(names: dict[str, Any], method: Any) -> None:
+    check_example(method, names)
+
+
+@pytest.mark.parametrize("face", ["ParquetIterable", "ParquetMap", "ParquetNode"])
+def test_torch_classes_without_map_and_filter_of_their_own_have_those_of_a_pipeline(
+    names: dict[str, Any], face: str
+) -> None:
+    drive = names["drive"].select("id")
+    mapped = face_named(face).from_pipeline(drive).filter([("id", "<", 3)]).map(_doubled)
+    assert mapped.pipeline == drive.where([("id", "<", 3)]).transform(_doubled)
+    if face == "ParquetIterable":
+        assert [int(row["id"]) for row in mapped.with_options(executor="threads")] == [0, 2, 4]
+
+
+def _doubled(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "id": 2 * row["id"]}
+
+
+def check_example(method: Any, names: dict[str, Any]) -> None:
+    """Checks that the example in a docstring gives what it shows."""
+    text = inspect.getdoc(method) or ""
+    example = doctest.DocTestParser().get_doctest(text, dict(names), method.__name__, None, 0)
     assert example.examples, "expected an example in the docstring"
-    assert "Raises:" in text
     said: list[str] = []
     doctest.DocTestRunner(verbose=False).run(example, out=said.append)
     assert not said, "".join(said)

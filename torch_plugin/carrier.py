@@ -12,7 +12,7 @@ from parquetry.common.base.errors import PipelineError
 from parquetry.common.base.process.ranks import rank_from_environment
 from parquetry.common.pipeline.constructors import Constructors, Fields
 from parquetry.common.pipeline.sources import Source, Urls
-from parquetry.common.pipeline.verbs import Verbs
+from parquetry.common.pipeline.verb_aliases import VerbAliases
 from parquetry.common.plan.options import OptionArguments
 from parquetry.common.schema.element import Element
 from parquetry.common.stages.base import Stage
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-class PipelineCarrier(Constructors, Verbs):
+class PipelineCarrier(Constructors, VerbAliases):
     """Wraps a pipeline; each verb returns a new carrier. Subclasses extend ``_start`` with their own attributes."""
 
     _pipeline: Pipeline

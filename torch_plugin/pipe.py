@@ -86,7 +86,7 @@ def _choose(cls: type, datapipe: object = None, *args: object, **kwargs: object)
 _install_wrapper()
 
 
-class ParquetPipe(ParquetIterable[ElementT], ElementwiseVerbs, IterDataPipe[ElementT]):
+class ParquetPipe(ElementwiseVerbs, ParquetIterable[ElementT], IterDataPipe[ElementT]):  # type: ignore[misc]  # `map`
     """A `ParquetIterable` with the DataPipe verbs.
 
         >>> pipe = ParquetPipe(url, ["id"]).shuffle(buffer_size=16, seed=7).sharding_filter().batch(8)
@@ -122,7 +122,7 @@ class ParquetPipe(ParquetIterable[ElementT], ElementwiseVerbs, IterDataPipe[Elem
 
     # --- DataPipe verbs (where torch's own run, they return torch's pipes; type checkers see this class) ---
 
-    def filter(
+    def filter(  # type: ignore[override]  # torch's own arguments
         self, filter_fn: object, input_col: object = None, *, fields: Sequence[str] | None = None, batched: bool = False
     ) -> Any:
         """Keeps only the elements for which ``filter_fn`` is true.

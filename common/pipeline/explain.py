@@ -57,6 +57,7 @@ def explain_dataset(pipeline: Explained) -> str:
     return "\n".join(
         [
             str(pipeline),
+            _in_words(plan),
             *_storage(plan),
             *_columns(plan),
             *_selection(plan),
@@ -67,6 +68,20 @@ def explain_dataset(pipeline: Explained) -> str:
             *_elements(plan),
         ]
     )
+
+
+def _in_words(plan: Plan) -> str:
+    """Says in one sentence what an epoch reads and gives. The figures follow."""
+    stored, files = int(plan.dataset.row_groups.rows.sum()), len(plan.dataset.files)
+    wanted = plan.selection.rows.total
+    rows = f"all {stored:,} rows" if wanted == stored else f"{wanted:,} of {stored:,} rows"
+    shuffle, shard = plan.order.shuffle, plan.order.shard
+    order = "in the order of the files"
+    if shuffle is not None:
+        order = "in a new order" if shuffle.reshuffle_each_iteration else "shuffled, in the same order each time"
+    shards = 1 if shard is None else shard.num_shards
+    part = "" if shard is None or shards == 1 else f", of which part {shard.index} of {shards} is read"
+    return f"An epoch reads {rows} of {files:,} file{'s'[: files != 1]} {order}{part}, and gives {_given(plan)}."
 
 
 def _storage(plan: Plan) -> list[str]:
@@ -166,8 +181,8 @@ def _order(plan: Plan) -> list[str]:
     else:
         again = "a new order each epoch" if shuffle.reshuffle_each_iteration else "the same order each epoch"
         lines.append(
-            f"order: row groups permuted, rows in blocks of at least {shuffle.buffer_size:,}, seed {shuffle.seed}, "
-            f"{again}"
+            f"order: row groups permuted, rows in blocks of at least {shuffle.buffer_size:,}, "
+            f"{_seed(shuffle.seed, drawn=shuffle.drawn)}, {again}"
         )
         batch = plan.element.batch_size or 64
         rows = plan.program.join is None and not plan.order.makes_batches
@@ -271,10 +286,16 @@ def _mixing(mixture: Mixture) -> str:
         for start, weights in mixture.phases
     ]
     ends = "when a drawn source has no more rows" if mixture.stop == "first" else "when all are used up"
-    return f"order: rows of the sources drawn {', '.join(phases)}, seed {mixture.seed}; it ends {ends}"
+    seed = _seed(mixture.seed, drawn=mixture.drawn)
+    return f"order: rows of the sources drawn {', '.join(phases)}, {seed}; it ends {ends}"
 
 
-def _elements(plan: BasePlan) -> list[str]:
+def _seed(seed: int, *, drawn: bool) -> str:
+    return f"no seed (drew {seed})" if drawn else f"seed {seed}"
+
+
+def _given(plan: BasePlan) -> str:
+    """Says how many elements of which kind an epoch has."""
     element = plan.element
     length = plan.length
     items = "windows" if isinstance(plan, Plan) and plan.selection.starts is not None else "rows"
@@ -285,7 +306,12 @@ def _elements(plan: BasePlan) -> list[str]:
     many = "endless" if length is None else f"{length:,}"
     if plan.program.drops:
         many = f"an unknown number (a function may leave out some of {many} rows) of"
-    lines = [f"gives: {many} {kind}"]
+    return f"{many} {kind}"
+
+
+def _elements(plan: BasePlan) -> list[str]:
+    element = plan.element
+    lines = [f"gives: {_given(plan)}"]
     if plan.skips:
         again = "; this rank's first rows are repeated in their place at the end" if plan.keeps_step else ""
         lines.append(f"  rows that fail are left out (on_error='skip'){again}")
@@ -296,12 +322,9 @@ def _elements(plan: BasePlan) -> list[str]:
 
 
 def _describe(output: OutputField) -> str:
-    kind = str(output.numpy_dtype) if output.kind == "dense" else output.kind
-    counted = f", {output.time}" if output.time and not output.as_time else ""
-    nullable = ", nullable" if output.nullable else ""
-    dims = f" {output.dims}" if output.dims else ""
-    nested = f", nested lists of {output.levels} levels" if output.levels else ""
-    return f"{output.name}: {kind} {output.element_shape}{dims}{counted}{nested}{nullable}"
+    dtype, shape, about, null = output.about
+    value = f"{dtype} {shape}" if shape else dtype
+    return f"{output.name}: {value}{f' or {null}' if null else ''}{f', {about}' if about else ''}"
 
 
 def bytes_text(count: float) -> str:

@@ -15,9 +15,9 @@ from ..base.errors import DecodeError
 from ..schema.element import Element, OutputField
 from ..schema.field import Unischema
 from ..stages.base import Decision
-from ..stages.nested import with_lists_to_show
+from ..stages.nested import Nested, with_lists_to_show
 from .display.images import data_url, fitted, images_of, is_image, laid_out
-from .display.text import html_table, leaves, note, short_text
+from .display.text import leaves, note, short_text
 from .step_iterator import Iterated, executor_of
 
 _ROWS = 3
@@ -45,6 +45,20 @@ def works_on_values(pipeline: ShownPipeline) -> bool:
     """Whether verbs work on stored values, or the fields are not those of one dataset in this process."""
     working = (stage.decides is Decision.FIELDS and not stage.keeps_values for stage in pipeline.stages)
     return not pipeline.source.single or any(working)
+
+
+def with_lists_as_stored(pipeline: Shown) -> Shown:
+    """Lets plain nested lists have any lengths, unless a verb works on the values of fields.
+
+    Such verbs expect arrays.
+    """
+    if works_on_values(pipeline):
+        return pipeline
+    lists = [field for field in pipeline.schema if field.is_list and len(field.shape) > 1 and None in field.shape]
+    if not lists:
+        return pipeline
+    shown: Shown = pipeline.with_stages((Nested(tuple(re.escape(field.name) for field in lists)), *pipeline.stages))
+    return shown
 
 
 def showing_nulls(pipeline: Shown, read: Callable[[Shown], Found]) -> Found:
@@ -82,23 +96,7 @@ def notebook_html(shown: str, pipeline: ShownPipeline | None) -> str:
 
 
 def _fields(pipeline: ShownPipeline) -> str:
-    lines = [
-        (
-            output.name,
-            str(output.numpy_dtype) if output.kind == "dense" else output.kind,
-            str(output.element_shape) if output.element_shape else "",
-            _unit(output),
-            "nullable" if output.nullable else "",
-        )
-        for output in pipeline.element.outputs
-    ]
-    return html_table(("field", "dtype", "shape", "unit", ""), lines)
-
-
-def _unit(output: OutputField) -> str:
-    """The time unit, if the numbers are times, and the names of the axes."""
-    dims = "" if output.dims is None else " x ".join(output.dims)
-    return ", ".join(filter(None, (output.time, dims)))
+    return pipeline.element._repr_html_()
 
 
 def first_rows_html(pipeline: ShownPipeline) -> str:
@@ -134,5 +132,5 @@ def _cell(output: OutputField, value: Any, *, batched: bool) -> str:
 
 def _plan(pipeline: ShownPipeline) -> str:
     lines = pipeline.explain().splitlines()
-    begin = next((number for number, line in enumerate(lines) if line.startswith("storage:")), 0)
+    begin = next((number for number, line in enumerate(lines) if line.startswith("An epoch reads")), 0)
     return f"<details><summary>plan</summary>{note(chr(10).join(lines[begin:]))}</details>"

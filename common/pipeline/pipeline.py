@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field, fields, replace
 from multiprocessing.context import get_spawning_popen
-from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from ..plan.order.mixing import Stop, Weights, phases_of
 from ..plan.plan import BasePlan, Plan
 from ..plan.stage_order import StageOrder, check_skippable, check_verb
 from ..schema.element import Element
-from ..schema.field import Unischema, UnischemaField
+from ..schema.field import Unischema
 from ..schema.plain import integer, is_iterable, plain
 from ..stages.base import Decision, Stage, listed, stage_from_json, with_streams
 from ..stages.functions import UserFunction
@@ -46,16 +46,18 @@ from .pipeline_iterator import ElementT, PipelineIterator, batch_to_numpy, rows_
 from .random_access import ElementConverters, NumberedElements, reader_of
 from .sources import Files, Mix, Served, Source, Urls, source_from_json
 from .step_iterator import IterationCounter
-from .verbs import Verbs
+from .verb_aliases import VerbAliases
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+    from .statistics import Statistics
 
 _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, init=False)
-class Pipeline(Constructors, Verbs, Generic[ElementT]):
+class Pipeline(Constructors, VerbAliases, Generic[ElementT]):
     """A Parquet dataset and the chain of verbs applied to its rows.
 
         >>> batches = Pipeline(url, ["id", "speed"]).where(pc.field("speed") > 4).shuffle(16, seed=7).batch(8)
@@ -310,37 +312,6 @@ class Pipeline(Constructors, Verbs, Generic[ElementT]):
         """The fields, dtypes and shapes that one step returns."""
         return self.plan().element
 
-    # --- aliases of verbs, with their names in tf.data and torch ---
-
-    def map(
-        self,
-        fn: Callable[[Any], Any],
-        output: UnischemaField | Iterable[UnischemaField] | None = None,
-        remove: Sequence[str] = (),
-        batched: bool | Literal["arrow"] = False,
-        drops: bool = False,
-        *,
-        rng: bool = False,
-        seed: int | None = None,
-    ) -> Pipeline[ElementT]:
-        """Alias of `transform`: applies a function to rows (or batches) where they are decoded.
-
-        On `ParquetDataset` and `ParquetPipe`, ``map`` is the framework's own: it applies a function of tensors in the
-        process that reads the elements.
-        """
-        return self.transform(fn, output, remove, batched, drops, rng=rng, seed=seed)
-
-    def filter(
-        self, predicate: object, fields: Sequence[str] | None = None, *, batched: bool = False
-    ) -> Pipeline[ElementT]:
-        """Alias of `where`: keeps the rows for which an expression, DNF tuples, a column predicate, or a function of
-        ``fields`` is true.
-
-        On `ParquetDataset` and `ParquetPipe`, ``filter`` also accepts these, and passes a function of whole elements to
-        the framework's own ``filter``.
-        """
-        return self.where(predicate, fields, batched=batched)
-
     def vocabulary(self, field: str) -> list[Any]:
         """Returns the values of a field in the order of their codes: the vocabulary passed to or learned by `encode`.
 
@@ -444,6 +415,30 @@ class Pipeline(Constructors, Verbs, Generic[ElementT]):
         if type(chosen) is not int:
             raise PipelineError(f"sample: expected an integer seed or None, got {seed!r}.")
         return self.at_epoch(0).sample(_count("sample", count), chosen)
+
+    def describe(self, rows: int | None = None, seed: int = 0) -> Statistics:
+        """Reads the rows and describes the values of each field: nulls, range, mean, lengths, frequent values.
+
+            >>> drive.select("id", "drive").describe()
+            field  dtype  nulls  values
+            id     int64      0  0 ... 39, mean 19.5, deviation 11.543, median 19.5
+            drive  text       0  2 distinct: d0 (20), d1 (20); length 2
+            all 40 rows
+
+        The result has these numbers, and more, as attributes (`Statistics`), and is a table in a notebook. The command
+        `parquetry describe URL CHAIN --values` prints the same.
+
+        Args:
+            rows: the number of rows to sample at random; ``None`` = all.
+            seed: the seed of the sample.
+
+        Raises:
+            PipelineError: the pipeline is batched, endless, a mix or served, or ``rows`` is below 1.
+            DecodeError, DatasetError: rows cannot be read.
+        """
+        from .statistics import statistics_of  # it takes a while to load
+
+        return statistics_of(self, rows, seed)
 
     def explain(self) -> str:
         """Returns the plan in words: files, row groups, what was pruned and why, bytes, rows, steps."""

@@ -26,6 +26,7 @@ from ..plan.plan import BasePlan, Plan
 from ..plan.stage_order import StageOrder, accepts, check_skippable, order_stages
 from ..schema.plain import data_frame_kind
 from ..stages.base import Stage, drawn_seed, with_seed
+from ..stages.transform import TransformStep
 from ..storage.files import FileListing
 from ..storage.filesystem import local_path
 from ..storage.patterns import pattern_of
@@ -150,11 +151,17 @@ class Source:
         """Returns the source and the stages with a seed in place of those that were drawn."""
         return self, with_seed(stages, seed)
 
-    def costs(self, plan: PlanOf) -> dict[str, bool]:
-        """Returns which costs of reading are known; see `base.metrics.loader_stats.Chain`."""
+    def costs(self, plan: PlanOf) -> dict[str, Any]:
+        """Returns which costs are known; see `base.metrics.loader_stats.Chain`."""
         made = plan()
         costly = any(each.storage.costly for part in made.parts for each in part.program.fields)
-        return {"remote": made.remote, "costly": costly}
+        programs = [made.program, *(part.program for part in made.parts)]
+        rows = (step for part in made.parts for step in part.program.row_steps)
+        steps = [*rows, *(step for program in programs for step in program.item_steps)]
+        calls = {step.name: step.form for step in steps if isinstance(step, TransformStep)}
+        functions = tuple(name for name, form in calls.items() if form == "row")
+        batch_functions = tuple(name for name, form in calls.items() if form != "row")
+        return {"remote": made.remote, "costly": costly, "functions": functions, "batch_functions": batch_functions}
 
 
 class _Opened:
@@ -393,7 +400,7 @@ class Served(Source):
     def with_seed(self, seed: int, stages: Sequence[Stage]) -> tuple[Served, Sequence[Stage]]:
         return Served(address=replace(self.address, seed=seed)), stages
 
-    def costs(self, plan: PlanOf) -> dict[str, bool]:
+    def costs(self, plan: PlanOf) -> dict[str, Any]:
         return {}
 
     def __str__(self) -> str:

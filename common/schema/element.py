@@ -15,6 +15,7 @@ import numpy as np
 
 from ..base.process.dataclass import dataclass
 from ..base.process.forks import cached_property
+from ..base.text_table import TextTable
 from .dtypes import delivered_dtype, is_bytes, is_text
 from .field import Shape, UnischemaField
 
@@ -90,14 +91,28 @@ class OutputField:
         return (*lengths, replace(self, shape=(None, *self.shape[self.levels :]), dims=None, levels=0))
 
     @property
+    def about(self) -> tuple[str, str, str, str]:
+        """The dtype, the shape in an unbatched element, what else there is to say (unit of times, names of axes, levels
+        of lists), and ``"null"`` if a value may be missing.
+        """
+        dims = "" if self.dims is None else " x ".join(self.dims)
+        levels = f"nested lists of {self.levels} levels" if self.levels else ""
+        return (
+            str(self.numpy_dtype) if self.kind == "dense" else self.kind,
+            str(self.element_shape) if self.element_shape else "",
+            ", ".join(filter(None, (None if self.as_time else self.time, dims, levels))),
+            "null" if self.nullable else "",
+        )
+
+    @property
     def element_shape(self) -> Shape:
         """The shape in an unbatched element: the window axis followed by the value's axes."""
         return self.shape if self.window is None else (self.window, *self.shape)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Element:
-    """What one step of the pipeline delivers.
+    """What one step of the pipeline delivers. Prints as a table of the fields of a row.
 
     Attributes:
         outputs: the values that users see.
@@ -117,6 +132,18 @@ class Element:
     def batched(self) -> bool:
         """Whether an element is a batch."""
         return self.varying_batch or self.batch_size is not None
+
+    def __repr__(self) -> str:
+        size = "" if self.batch_size is None else f"{self.batch_size:,} "
+        each = f"a batch of {size}rows, each with" if self.batched else "a row with"
+        return f"{each}\n{self._table()}"
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+    def _table(self) -> TextTable:
+        lines = [(output.name, *output.about) for output in self.outputs]
+        return TextTable(("field", "dtype", "shape", "about", "may be"), lines)
 
     @cached_property
     def leaves(self) -> tuple[OutputField, ...]:

@@ -27,5 +27,9 @@ class Shuffle(SeededStage):
     def check(self) -> None:
         positive_integer("shuffle", "buffer_size", self.buffer_size)
 
+    def __str__(self) -> str:
+        shown = self.without_drawn_seed(super().__str__())
+        return f"{shown}  # no seed (drew {self.seed})" if self.drawn else shown
+
     def with_seed(self, seed: int) -> Shuffle:
         return replace(self, seed=seed)

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from ...base.errors import FieldNotFoundError, ParquetryError, PipelineError
 from ...base.process.dataclass import dataclass
+from ...base.text_table import TextTable
 
 FINE, FOUND_PROBLEMS, WRONG_USE, DATA_ERROR, NOT_INSTALLED, UNEXPECTED, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
 EXIT_CODES = {
@@ -54,6 +55,10 @@ class Shown:
     value: object
     parts: tuple[RenderableType, ...]
     exit_code: int = FINE
+
+
+class Command(str):
+    """A line that may be pasted into a shell: the terminal breaks it where it is too long, and not we."""
 
 
 SHOWN_BEFORE = Shown(None, ())
@@ -114,7 +119,7 @@ def _print(shown: Shown, *, as_json: bool) -> None:
         return
     console = new_console()
     for part in shown.parts:
-        console.print(part)
+        console.print(part, soft_wrap=isinstance(part, Command))
 
 
 def _end_output() -> None:
@@ -192,6 +197,14 @@ def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) 
     return result
 
 
+def rich_table(shown: TextTable) -> Table:
+    """Returns a table of text as rich prints it: as wide as the terminal."""
+    result = table(*shown.names, right=tuple(shown.right))
+    for line in shown.lines:
+        result.add_row(*line)
+    return result
+
+
 def facts(values: Mapping[str, object]) -> Table:
     """Creates a table with one name and value per line. Values of ``None`` are skipped."""
     result = Table(box=None, pad_edge=False, show_header=False)
@@ -207,6 +220,7 @@ __all__ = [
     "EXIT_CODES",
     "FOUND_PROBLEMS",
     "SHOWN_BEFORE",
+    "Command",
     "Shown",
     "StorageOptions",
     "Url",
@@ -215,6 +229,7 @@ __all__ = [
     "facts",
     "new_console",
     "pair_of",
+    "rich_table",
     "storage_options_of",
     "table",
 ]

@@ -25,6 +25,7 @@ Chain = Annotated[
 ]
 Count = Annotated[int, typer.Option("--rows", "-n", min=0, help="The number of rows (of batches, after batch()).")]
 
+_FEW_FIELDS = 8
 _TERMINAL_TILE = 64
 
 
@@ -64,7 +65,7 @@ def head(
 
 
 def _previewed(report: Preview) -> Shown:
-    """Shows rows side by side: one column per row, one line per field."""
+    """Shows a row per line, if there are few fields of single values; else a field per line, with rows side by side."""
     from ...pipeline.display.text import short_text, time_text
 
     def cell(field: PreviewField, value: Any) -> str:
@@ -72,13 +73,21 @@ def _previewed(report: Preview) -> Shown:
             return time_text(int(value), field.unit)
         return short_text(value, 20).removeprefix(f"{field.dtype} {field.shape} ")  # it is in the columns before
 
+    def dtype(field: PreviewField) -> str:
+        return field.dtype if field.unit in (None, field.dtype) else f"{field.dtype} ({field.unit})"
+
+    many = "" if report.length is None else f" of {report.length:,}"
+    counted = f"{len(report.elements)}{many} elements"
+    if report.fields and len(report.fields) <= _FEW_FIELDS and not any(field.shape for field in report.fields):
+        lines = table(*(f"{field.name}\n{dtype(field)}" for field in report.fields))
+        for element in report.elements:
+            lines.add_row(*(cell(field, element.get(field.name)) for field in report.fields))
+        return Shown(report.to_json(), (lines, "", counted))
     columns = table("field", "dtype", "shape", *(f"row {number}" for number in range(len(report.elements))))
     for field in report.fields:
         cells = [cell(field, element.get(field.name)) for element in report.elements]
-        dtype = field.dtype if field.unit in (None, field.dtype) else f"{field.dtype} ({field.unit})"
-        columns.add_row(field.name, dtype, str(field.shape) if field.shape else "", *cells)
-    many = "" if report.length is None else f" of {report.length:,}"
-    return Shown(report.to_json(), (columns, "", f"{len(report.elements)}{many} elements"))
+        columns.add_row(field.name, dtype(field), str(field.shape) if field.shape else "", *cells)
+    return Shown(report.to_json(), (columns, "", counted))
 
 
 def plot(

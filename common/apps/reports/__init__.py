@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ...base.process.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from ...pipeline.statistics import Statistics
     from .benching import Bench, bench
     from .chain import apply_chain
     from .inspecting import DatasetReport, inspect
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from .page import html_report
     from .pictures import Sheet, contact_sheet
     from .rows import Preview, preview
-    from .statistics import Statistics, stats
+    from .statistics import stats
     from .values import to_json
     from .verifying import Verification, verify
 

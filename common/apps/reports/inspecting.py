@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,22 +18,24 @@ import pyarrow.parquet as pq
 from ...base.errors import PipelineError
 from ...base.process.dataclass import dataclass
 from ...base.process.forks import pc
+from ...base.text_table import TextTable
 from ...base.urls import url_without_secrets
 from ...dataset.dataset import StoredDataset
 from ...dataset.file_schemas import SomeFiles, types_text
 from ...parquet.chunk_statistics import belongs
 from ...parquet.writers import writer_of
-from ...pipeline.display.text import short_text
-from ...pipeline.notebook import works_on_values
+from ...pipeline.display.text import note, short_text
+from ...pipeline.explain import bytes_text
 from ...pipeline.pipeline import Pipeline
 from ...plan.selection.possible import believed, comparable, impossible
 from ...plan.selection.statistics import stated_statistics
 from ...schema.dtypes import dtype_to_json
 from ...schema.field import Shape
-from ...stages.nested import Nested
 from ...storage.filesystem import resolve
 from .values import scalar_value
 
+_BOUND_LETTERS = 19  # a time to the second
+_CLASSES = 12
 _MOST_ROW_GROUPS = 2000
 _MOST_BOUNDS = 1_000_000
 Source = str | os.PathLike[str] | Pipeline
@@ -105,6 +106,25 @@ class FieldReport:
             *([f"{self.name}: {types_text(self.types)}, and read as {self.stored}"] if self.types else []),
         ]
 
+    def line(self) -> tuple[str, ...]:
+        """Returns the field as a line of a table: its values, how they are stored, bytes, nulls, range."""
+        values = f"{self.dtype} {self.shape}" if self.shape else self.dtype
+        squeezed = f" {self.stored_bytes / self.decoded_bytes:.0%}" if self.decoded_bytes else ""
+        stored = [
+            *([self.codec] if self.codec else []),
+            "directories" if self.partition else self.stored,
+            *([" ".join(self.compression).lower() + squeezed] if self.compression else []),
+            *map(str.lower, self.encodings),
+        ]
+        return (
+            self.name,
+            values + (" or null" if self.nullable else ""),
+            ", ".join(stored),
+            "" if self.partition else bytes_text(self.stored_bytes),
+            "" if self.nulls is None else f"{self.nulls:,}",
+            self.range_text(_BOUND_LETTERS),
+        )
+
     def range_text(self, width: int) -> str:
         """Returns the range of the values in a few words, each bound in ``width`` characters; empty if unknown."""
         if self.impossible:
@@ -114,9 +134,9 @@ class FieldReport:
         return f"{short_text(self.minimum, width)} ... {short_text(self.maximum, width)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DatasetReport:
-    """The result of `inspect`.
+    """The result of `inspect`. Prints as a table.
 
     Attributes:
         urls: the URLs, without user, password and query.
@@ -158,6 +178,47 @@ class DatasetReport:
     def field(self, name: str) -> FieldReport:
         """Returns the report of a field by name."""
         return next(field for field in self.fields if field.name == name)
+
+    def facts(self) -> dict[str, object]:
+        """Returns what there is to say of the dataset as a whole, by name; ``None`` where there is nothing."""
+        rows, stored, decoded = self.rows_per_group, self.bytes_per_group, self.decoded_per_group
+        return {
+            "dataset": ", ".join(self.urls) + (f" ({self.kind})" if self.kind else ""),
+            "rows": self.rows,
+            "files": f"{self.files:,} ({bytes_text(self.bytes)}; median {bytes_text(self.file_bytes.median)})",
+            "row groups": f"{self.row_groups:,} of {rows.least:,} to {rows.most:,} rows (median {rows.median:,}), "
+            f"{bytes_text(stored.median)} stored, up to {bytes_text(decoded.most)} in memory",
+            "partitions": ", ".join(self.partitions) or None,
+            "schema from": {"columns": "the columns"}.get(self.described, f"metadata of {self.described}"),
+            "index": "yes" if self.indexed else "no",
+            "written by": self.written_by or None,
+            "sampled": f"{self.sampled:,} row groups" if self.sampled < self.row_groups else None,
+        }
+
+    def table(self) -> TextTable:
+        """Returns a line for each field."""
+        names = ("field", "values", "stored as", "bytes", "nulls", "range")
+        return TextTable(names, [field.line() for field in self.fields], right=("bytes", "nulls"))
+
+    def notes(self) -> list[str]:
+        """Returns what is unusual about the fields, in words."""
+        lines = [note for field in self.fields for note in field.notes()]
+        if self.undeclared:
+            lines.append(f"not in the schema of the metadata: {', '.join(self.undeclared)}")
+        for name, names in self.labels.items():
+            lines.append(f"classes of {name}: {', '.join(names[:_CLASSES])}{', ...' if len(names) > _CLASSES else ''}")
+        return lines
+
+    def __repr__(self) -> str:
+        return "\n".join([str(self._about()), "", str(self.table()), *self.notes()])
+
+    def _repr_html_(self) -> str:
+        return self._about()._repr_html_() + self.table()._repr_html_() + "".join(map(note, self.notes()))
+
+    def _about(self) -> TextTable:
+        said = {name: value for name, value in self.facts().items() if value is not None}
+        lines = [(name, f"{value:,}" if isinstance(value, int) else str(value)) for name, value in said.items()]
+        return TextTable(("about", ""), lines)
 
 
 def inspect(source: Source, *, storage_options: Mapping[str, Any] | None = None) -> DatasetReport:
@@ -219,19 +280,6 @@ def pipeline_of(source: Source, storage_options: Mapping[str, Any] | None = None
             "report: expected a pipeline over one dataset, got a mixed or served one. Pass its sources instead."
         )
     return made
-
-
-def with_lists_as_stored(pipeline: Pipeline) -> Pipeline:
-    """Lets plain nested lists have any lengths, unless a verb works on the values of fields.
-
-    Such verbs expect arrays.
-    """
-    if works_on_values(pipeline):
-        return pipeline
-    lists = [field for field in pipeline.schema if field.is_list and len(field.shape) > 1 and None in field.shape]
-    if not lists:
-        return pipeline
-    return pipeline.with_stages((Nested(tuple(re.escape(field.name) for field in lists)), *pipeline.stages))
 
 
 def open_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Pipeline:

@@ -15,17 +15,19 @@ import numpy as np
 
 from ...base.errors import DatasetError, ParquetryError, PipelineError
 from ...base.process.dataclass import dataclass
+from ...base.text_table import html_table
 from ...base.urls import without_secrets
 from ...pipeline.display.images import data_url
-from ...pipeline.display.text import html_table, short_text, time_text
+from ...pipeline.display.text import short_text, time_text
 from ...pipeline.explain import bytes_text
-from ...pipeline.notebook import first_rows_html
+from ...pipeline.notebook import first_rows_html, with_lists_as_stored
 from ...pipeline.pipeline import Pipeline
+from ...pipeline.statistics import FieldStatistics, Statistics
 from ...storage.whole_files import whole_file
-from .inspecting import DatasetReport, Source, inspect, pipeline_of, with_lists_as_stored
+from .inspecting import DatasetReport, Source, inspect, pipeline_of
 from .linting import Finding, find, looks_like_times
 from .pictures import contact_sheet
-from .statistics import FieldStatistics, Statistics, stats
+from .statistics import stats
 
 _MOST_GROUPS = 1200
 _MOST_STAMPS = 200_000

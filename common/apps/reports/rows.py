@@ -14,11 +14,10 @@ import numpy as np
 from ...base.errors import PipelineError
 from ...base.process.dataclass import dataclass
 from ...pipeline.display.text import leaves
-from ...pipeline.notebook import showing_nulls
+from ...pipeline.notebook import showing_nulls, with_lists_as_stored
 from ...pipeline.pipeline import Pipeline
 from ...schema.field import Shape
 from ...schema.ragged import RaggedArray
-from .inspecting import with_lists_as_stored
 from .values import to_json
 
 

@@ -22,6 +22,7 @@ from ...dataset.arrow_read import count_rows, read_group
 from ...dataset.dataset import StoredDataset
 from ...engine.read.fetch import Fetcher, fetch_threads
 from ...parquet.footer_check import row_count
+from ...pipeline.notebook import with_lists_as_stored
 from ...pipeline.pipeline import Pipeline
 from ...plan.plan import Plan
 from ...plan.selection.possible import believed, contradiction, impossible
@@ -34,7 +35,7 @@ from ...schema.images import CompressedImageCodec
 from ...stages.cast import Cast
 from ...stages.select import Select
 from ...transport.source import usable_processors
-from .inspecting import Source, pipeline_of, with_lists_as_stored
+from .inspecting import Source, pipeline_of
 from .values import scalar_value
 
 _ROWS_AT_A_TIME = 64

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from html import escape
 from typing import Any, Literal, get_args
 
 from ..process.dataclass import dataclass
+from ..text_table import WIDTH, TextTable
 from .counters import Count
 from .tally import Waits
 
@@ -49,15 +52,19 @@ class Chain:
         resizes: whether images are scaled.
         remote: whether the files are on a remote store.
         costly: whether fields are costly to decode, as images are.
+        functions: the names of user functions that are called for each row.
+        batch_functions: those of user functions that are called for each batch.
     """
 
     cached: bool = False
     resizes: bool = False
     remote: bool = False
     costly: bool = False
+    functions: tuple[str, ...] = ()
+    batch_functions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoaderStats:
     """What one epoch of a loader has done so far. Seconds of stages are summed over threads and processes.
 
@@ -260,25 +267,46 @@ class LoaderStats:
             f"waited {self.wait_share:.0%}, {self.elements:,} elements"
         )
 
+    def __repr__(self) -> str:
+        verdict = textwrap.fill(f"{self.verdict}: {self.why}", WIDTH)
+        return f"{verdict}\n{self._table()}"
+
     def __str__(self) -> str:
-        cache = f"cache: {self.cache_hits:,} hits, {self.cache_misses:,} misses"
-        return "\n".join(
+        return repr(self)
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(f'{self.verdict}: {self.why}')}</p>{self._table()._repr_html_()}"
+
+    def _table(self) -> TextTable:
+        left_out = [("left out", text) for text in self._skipped_lines()]
+        failed = f"{self.failed_elements:,} failed, {self.retries:,} jobs retried, {self.restarts:,} sidecars restarted"
+        return TextTable(
+            ("what", "how much"),
             [
-                f"{self.verdict}: {self.why}",
-                f"  {self.rows:,} rows in {self.elements:,} elements; {self.rows_per_s:,.0f} rows/s, "
-                f"{self.elements_per_s:,.1f} elements/s",
-                f"  read {self.read_bytes / _MB:,.1f} MB ({self.read_mb_per_s:,.1f} MB/s), delivered "
-                f"{self.delivered_bytes / _MB:,.1f} MB ({self.delivered_mb_per_s:,.1f} MB/s)",
-                f"  {self.startup_s:.2f} s to the first element, then {self.seconds:.2f} s, of which you waited "
-                f"{self.wait_s:.2f} s",
-                f"  waited {self.wait_share:.1%} of the time since you asked for the first element{self._causes()}",
-                f"  seconds of threads: store {self.store_s:.2f}, Parquet {self.parquet_s:.2f}, decode "
-                f"{self.decode_s:.2f}, transform {self.transform_s:.2f}, hand-over {self.hand_over_s:.2f}",
-                f"  {cache}; {self.filtered_rows:,} rows filtered, {self.retries:,} retries, "
-                f"{self.failed_elements:,} elements failed, {self.restarts:,} restarts; "
-                f"{self.memory_bytes / _MB:,.1f} MB in memory",
-                *self._skipped_lines(),
-            ]
+                ("rows", f"{self.rows:,} rows in {self.elements:,} elements"),
+                ("speed", f"{self.rows_per_s:,.0f} rows/s, {self.elements_per_s:,.1f} elements/s"),
+                ("read", f"{self.read_bytes / _MB:,.1f} MB ({self.read_mb_per_s:,.1f} MB/s)"),
+                ("delivered", f"{self.delivered_bytes / _MB:,.1f} MB ({self.delivered_mb_per_s:,.1f} MB/s)"),
+                (
+                    "time",
+                    f"{self.startup_s:.2f} s to the first element, then {self.seconds:.2f} s, of which you waited "
+                    f"{self.wait_s:.2f} s",
+                ),
+                (
+                    "waited",
+                    f"{self.wait_share:.1%} of the time since you asked for the first element{self._causes()}",
+                ),
+                (
+                    "seconds of threads",
+                    f"store {self.store_s:.2f}, Parquet {self.parquet_s:.2f}, decode {self.decode_s:.2f}, "
+                    f"transform {self.transform_s:.2f}, hand-over {self.hand_over_s:.2f}",
+                ),
+                ("cache", f"{self.cache_hits:,} hits, {self.cache_misses:,} misses"),
+                ("filtered", f"{self.filtered_rows:,} rows"),
+                ("elements", failed),
+                ("in memory", f"{self.memory_bytes / _MB:,.1f} MB"),
+                *left_out,
+            ],
         )
 
     def _causes(self) -> str:
@@ -291,7 +319,7 @@ class LoaderStats:
             return []
         causes = f"{self.skipped_decode:,} decode, {self.skipped_null:,} null, {self.skipped_transform:,} transform"
         first = f"; the first: {self.skipped[0]}" if self.skipped else ""
-        return [f"  {self.skipped_rows:,} rows left out ({causes}){first}"]
+        return [f"{self.skipped_rows:,} rows ({causes}){first}"]
 
 
 def judge(elements: int, seconds: float, waits: Waits, chain: Chain) -> tuple[Verdict, str]:
@@ -375,4 +403,22 @@ def advice(bound: str, chain: Chain) -> list[str]:
         return ["Copy less: smaller dtypes (cast), fewer columns (select); larger batches take fewer copies."]
     if bound == HAND_OVER:
         return ["Hand over less data, less often: fewer columns (select), smaller dtypes (cast), larger batches."]
-    return ["Store what the chain computes to the same result each time: resized images, casts, encoded labels."]
+    store = "Store what the chain computes to the same result each time: resized images, casts, encoded labels."
+    return [*_about_functions(chain), store]
+
+
+def _about_functions(chain: Chain) -> list[str]:
+    """Names the functions that take the time, and what to try."""
+    if chain.functions:
+        its, them = _called(chain.functions)
+        return [f"{its} for each row: let {them} take whole batches (batched=True), or give {them} more workers=."]
+    if chain.batch_functions:
+        its, them = _called(chain.batch_functions)
+        return [f"{its} for each batch: make {them} faster with numpy or pyarrow, or give {them} more workers=."]
+    return []
+
+
+def _called(functions: Sequence[str]) -> tuple[str, str]:
+    """Returns the beginning of a sentence about functions, and their pronoun."""
+    shown = " and ".join(f"{name}()" for name in functions)
+    return (f"{shown} runs", "it") if len(functions) == 1 else (f"{shown} run", "them")

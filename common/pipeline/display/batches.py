@@ -15,10 +15,11 @@ import numpy as np
 
 from ...base.errors import PipelineError, missing_package
 from ...base.process.dataclass import dataclass
+from ...base.text_table import TextTable
 from ...schema.plain import integer
 from ...schema.ragged import NestedArray, RaggedArray
 from .images import CHANNELS, as_rgb, fitted, laid_out
-from .text import html_table, short_text
+from .text import short_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,18 +46,14 @@ class Description:
     fields: tuple[FieldDescription, ...]
 
     def __repr__(self) -> str:
-        lines = [("field", "dtype", "shape", "values"), *self._lines()]
-        widths = [max(len(line[column]) for line in lines) for column in range(3)]
-        return "\n".join(
-            "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[3]]).rstrip()
-            for line in lines
-        )
+        return str(self._table())
 
     def _repr_html_(self) -> str:
-        return html_table(("field", "dtype", "shape", "values"), self._lines())
+        return self._table()._repr_html_()
 
-    def _lines(self) -> list[tuple[str, str, str, str]]:
-        return [(field.name, field.dtype, field.shape, field.values) for field in self.fields]
+    def _table(self) -> TextTable:
+        lines = [(field.name, field.dtype, field.shape, field.values) for field in self.fields]
+        return TextTable(("field", "dtype", "shape", "values"), lines)
 
 
 def describe(batch: object) -> Description:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import reduce
 from html import escape
@@ -94,14 +94,9 @@ def _scalar_text(value: object) -> str:
         return short_text(value, _LETTERS // 2)
     if isinstance(value, float | np.floating):
         return f"{float(value):.5g}"
+    if isinstance(value, np.datetime64 | np.timedelta64) and not np.isnat(value):
+        return time_text(int(value.astype(np.int64)), str(value.dtype))
     return "".join(letter if letter.isprintable() or letter.isspace() else repr(letter)[1:-1] for letter in str(value))
-
-
-def html_table(names: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
-    """Returns an HTML table of escaped strings."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
-    return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
 
 
 def note(text: str) -> str:

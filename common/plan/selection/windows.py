@@ -210,7 +210,8 @@ def window_starts(sequence: np.ndarray, stamps: Stamps | None, rule: WindowRule)
     if rule.clamp:
         lowest, highest = edges[run[starts]], edges[run[starts] + 1] - 1
         begins, ends = np.clip(begins, lowest, highest), np.clip(ends, lowest, highest)
-    return starts[_without_overlap(begins, ends, sequence, stamps)]
+    kept: np.ndarray = starts[_without_overlap(begins, ends, sequence, stamps)]
+    return kept
 
 
 def decreasing_stamp(sequence: np.ndarray, stamps: Stamps) -> int | None:

@@ -39,6 +39,40 @@ def test_each_name_of_a_verb_says_whether_it_may_follow(tmp_path: Path) -> None:
     assert not drive.weigh("id").accepts("balance")
 
 
+def test_explain_begins_in_plain_words(tmp_path: Path) -> None:
+    drive = Pipeline(write_drive(tmp_path), ["id"])
+    assert drive.explain().splitlines()[2] == (
+        "An epoch reads all 40 rows of 2 files in the order of the files, and gives 40 rows."
+    )
+    some = drive.where(pc.field("id") < 10).shuffle(8, seed=3).shard(2, 0).batch(5)
+    (said,) = [line for line in some.explain().splitlines() if line.startswith("An epoch")]
+    assert (
+        said
+        == "An epoch reads 10 of 40 rows of 2 files in a new order, of which part 0 of 2 is read, and gives 1 batches of 5 rows."
+    )
+
+
+def test_a_seed_that_was_drawn_is_not_shown_as_one_of_yours(tmp_path: Path) -> None:
+    drive = Pipeline(write_drive(tmp_path), ["id"])
+    shuffled = drive.shuffle(8)
+    seed = shuffled.drawn_seed
+    assert f".shuffle(buffer_size=8)  # no seed (drew {seed})" in repr(shuffled)
+    assert f"rows in blocks of at least 8, no seed (drew {seed}), a new order" in shuffled.explain()
+    assert ".shuffle(buffer_size=8, seed=7)" in repr(drive.shuffle(8, seed=7))
+    mixed = mix([drive, drive])
+    assert f"no seed (drew {mixed.drawn_seed})" in mixed.explain()
+
+
+def test_an_element_prints_as_a_table(tmp_path: Path) -> None:
+    drive = Pipeline(write_drive(tmp_path), ["id", "name", "image"]).batch(8)
+    assert repr(drive.element).splitlines()[:3] == [
+        "a batch of 8 rows, each with",
+        "field  dtype  shape      about      may be",
+        "id     int64",
+    ]
+    assert "<td>image</td><td>uint8</td><td>(4, 5, 3)</td>" in drive.element._repr_html_()
+
+
 @pytest.mark.parametrize(
     ("buffer_size", "memory_limit", "says"),
     [

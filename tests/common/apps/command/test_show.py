@@ -41,6 +41,12 @@ def test_head_shows_the_first_rows_or_a_sample() -> None:
     assert run("head", REAL, "-n", "-1").exit_code == 2
 
 
+def test_head_shows_a_row_on_each_line_if_there_are_few_columns() -> None:
+    lines = [line.split() for line in run("head", REAL, 'select("id", "label")', "-n", "2").output.splitlines()]
+    assert lines[:2] == [["id", "label"], ["int64", "text"]]
+    assert [line[0] for line in lines[2:4]] == ["0", "1"]
+
+
 def test_explain_tells_the_plan_of_a_chain() -> None:
     arguments = ["explain", REAL, 'where(field("id") < 8).batch(4)']
     assert "gives: 2 batches of 4 rows" in run(*arguments).output
@@ -55,6 +61,11 @@ def test_lint_fails_for_problems_and_with_strict_for_notes(tmp_path: Path) -> No
     assert [finding["level"] for finding in json.loads(run("lint", REAL, "--json").stdout)] == ["note"] * 3
     fine = write_table(tmp_path, pa.table({"id": range(10)}))
     assert "No problems found" in run("lint", fine).output
+
+
+def test_a_command_that_lint_prints_is_a_whole_line_also_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert f"  parquetry migrate {REAL}" in run("lint", REAL).output.splitlines()
 
 
 def test_describe_counts_and_keeps_values(tmp_path: Path) -> None:
@@ -89,7 +100,7 @@ def test_times_are_shown_as_times(tmp_path: Path) -> None:
     assert told["rows"][1] == {"id": 1, "at": int(times[1].timestamp() * 1000), "took": 1}
     found = run("describe", url, "--values").output
     assert "2026-03-01 12:40:00" in found
-    assert "8.4853e+05 ms" in found
+    assert "0:14:08.528" in found
 
 
 def test_columns_that_cannot_become_tensors_are_named_and_the_others_shown(tmp_path: Path) -> None:

@@ -32,6 +32,18 @@ def test_the_report_counts_files_row_groups_rows_and_nulls(tmp_path: Path) -> No
     assert to_json(report)["rows_per_group"] == {"least": 4, "median": 6, "most": 10}
 
 
+def test_the_report_prints_in_80_columns_with_times_as_times(tmp_path: Path) -> None:
+    table = pa.table({"id": [1, 2], "at": pa.array([0, 90], pa.timestamp("s")), "a_name": ["x", None]})
+    report = inspect(write_table(tmp_path, table))
+    lines = repr(report).splitlines()
+    assert "rows         2" in lines
+    assert not any("?" in line for line in lines)
+    assert report.field("at").line()[-1] == "1970-01-01 00:00:00 ... 1970-01-01 00:01:30"
+    assert "int64 or null" in repr(report)
+    assert max(len(line) for line in lines if not line.startswith("dataset")) <= 80
+    assert "<td>int64 or null</td>" in report._repr_html_()
+
+
 def test_a_sample_of_row_groups_tells_the_size_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = build(tmp_path, [[5] * 10], names=("id",))
     whole = inspect(built.url)

@@ -62,7 +62,9 @@ def test_the_shares_of_waiting_add_up_and_count_from_the_first_request() -> None
     assert found.waits == Waits(start=1, store=1, decode=2, hand_over=0.5, device_copy=0.5, other=1)
     assert found.wait_share == sum(found.wait_shares.values()) == pytest.approx(6 / 11)
     assert found.wait_shares["decode"] == found.scalars()["wait_share_decode"] == pytest.approx(2 / 11)
-    assert "waited 54.5% of the time since you asked for the first element: decode 18.2%, start 9.1%" in str(found)
+    assert "waited 54.5% of the time since you asked for the first element: decode 18.2%, start 9.1%" in " ".join(
+        str(found).split()
+    )
 
 
 def test_causes_that_were_counted_before_their_wait_do_not_exceed_it() -> None:
@@ -81,7 +83,7 @@ def test_it_is_json_and_reads_as_lines() -> None:
     assert json.loads(json.dumps(found.to_json()))["failed_elements"] == 2
     assert found.to_json()["rows_per_s"] == 80
     assert str(found).startswith("input-bound: after the first element, you waited for data 80% of the time.")
-    assert "cache: 3 hits, 0 misses" in str(found)
+    assert "cache 3 hits, 0 misses" in " ".join(str(found).split())
     assert "\n" not in found.line()
     assert "verdict" not in found.scalars()
 
@@ -101,3 +103,21 @@ def test_prometheus_reads_numbers_and_the_verdict() -> None:
     assert 'verdict="input-bound"} 1\n' in text
     assert 'verdict="model-bound"} 0\n' in text
     assert "parquetry_rows_per_s 80.0\n" in stats().to_prometheus()
+
+
+def test_slow_functions_are_named_with_what_to_try() -> None:
+    slow = {"wait_s": 8.0, "waited_transform_s": 7.0}
+    found = stats(Chain(functions=("augment", "crop"), batch_functions=("scale",)), **slow)
+    assert "augment() and crop() run for each row: let them take whole batches (batched=True)" in found.why
+    assert "scale() runs for each batch: make it faster" in stats(Chain(batch_functions=("scale",)), **slow).why
+    assert "Store what the chain computes" in stats(**slow).why
+
+
+def test_it_prints_in_80_columns_and_as_html() -> None:
+    found = stats(Chain(functions=("augment",)), wait_s=8, waited_transform_s=7, skipped_decode=2)
+    lines = repr(found).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("input-bound: after the first element, you waited")
+    assert "speed               80 rows/s, 10.0 elements/s" in lines
+    assert "left out            2 rows (2 decode, 0 null, 0 transform)" in lines
+    assert "<td>80 rows/s, 10.0 elements/s</td>" in found._repr_html_()

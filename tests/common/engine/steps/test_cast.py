@@ -211,8 +211,8 @@ def test_the_element_and_the_plan_name_the_unit_of_times(times: Pipeline) -> Non
         "datetime64[D]",
         None,
     ]
-    assert "t: int64 (), datetime64[ms], nullable" in times.explain()
-    assert "t: datetime64[s] (), nullable" in times.cast("datetime64[s]", "t").explain()
+    assert "t: int64 or null, datetime64[ms]" in times.explain()
+    assert "t: datetime64[s] or null" in times.cast("datetime64[s]", "t").explain()
 
 
 def test_functions_see_times_and_may_give_them_in_another_unit(times: Pipeline) -> None:
