@@ -49,6 +49,8 @@ from .source import NOTHING, Deferred, new_dataset_key, request_without_secrets,
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
+    from parquetry.common.pipeline.statistics import Statistics
+
 SHARD_HINT = tf.data.experimental.SHARD_HINT
 
 
@@ -261,6 +263,10 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
         """
         self._deferred.refuse("pipeline")
         return self._pipeline
+
+    def describe(self, rows: int | None = None, seed: int = 0) -> Statistics:
+        """Reads the rows and describes the values of each field; see `Pipeline.describe`."""
+        return self.pipeline.describe(rows, seed)
 
     def explain(self) -> str:
         """Describes the plan: files, row groups, what prunes them, bytes, rows, steps."""

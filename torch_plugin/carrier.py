@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
+    from parquetry.common.pipeline.statistics import Statistics
+
 
 class PipelineCarrier(Constructors, VerbAliases):
     """Wraps a pipeline; each verb returns a new carrier. Subclasses extend ``_start`` with their own attributes."""
@@ -134,6 +136,10 @@ class PipelineCarrier(Constructors, VerbAliases):
     def vocabulary(self, field: str) -> list[Any]:
         """Returns the values of a field, indexed by code; see `Pipeline.vocabulary`."""
         return self.pipeline.vocabulary(field)
+
+    def describe(self, rows: int | None = None, seed: int = 0) -> Statistics:
+        """Reads the rows and describes the values of each field; see `Pipeline.describe`."""
+        return self.pipeline.describe(rows, seed)
 
     def explain(self) -> str:
         """Returns the plan as text."""

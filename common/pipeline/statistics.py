@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,10 +23,7 @@ from ..schema.ragged import NestedArray, RaggedArray
 from .display.statistics import counted_text, statistics_table
 from .display.text import leaves, note
 from .element_numbers import drawn_numbers
-from .notebook import showing_nulls, with_lists_as_stored
-
-if TYPE_CHECKING:
-    from .pipeline import Pipeline
+from .notebook import ShownPipeline, showing_nulls, with_lists_as_stored
 
 _MOST_VALUES = 10_000
 _SHOWN_VALUES = 20
@@ -105,7 +102,15 @@ class Statistics:
         return statistics_table(asdict(self))
 
 
-def statistics_of(pipeline: Pipeline[Any], rows: int | None, seed: int) -> Statistics:
+class DescribedPipeline(ShownPipeline, Protocol):
+    """The part of a `Pipeline` that is counted."""
+
+    def batch(self, batch_size: int) -> Any: ...
+
+    def at_epoch(self, epoch: int) -> Any: ...
+
+
+def statistics_of(pipeline: DescribedPipeline, rows: int | None, seed: int) -> Statistics:
     """Computes the statistics of every field in the output of a pipeline; see `Pipeline.describe`."""
     if not pipeline.source.single:
         raise PipelineError(
@@ -114,7 +119,7 @@ def statistics_of(pipeline: Pipeline[Any], rows: int | None, seed: int) -> Stati
     return showing_nulls(with_lists_as_stored(pipeline), lambda shown: _counted(shown, rows, seed))
 
 
-def _counted(pipeline: Pipeline, rows: int | None, seed: int) -> Statistics:
+def _counted(pipeline: DescribedPipeline, rows: int | None, seed: int) -> Statistics:
     plan = pipeline.plan()
     if plan.element.batched:
         raise PipelineError("describe: expected rows, got batches. Leave batch() out.")
@@ -156,7 +161,7 @@ def _rows_at_a_time(outputs: Iterable[OutputField]) -> int:
     return max(1, min((8 << 20) // max(size, 1), 4096))
 
 
-def _drawn(pipeline: Pipeline, numbers: np.ndarray, size: int) -> Iterator[dict[str, list[Any]]]:
+def _drawn(pipeline: DescribedPipeline, numbers: np.ndarray, size: int) -> Iterator[dict[str, list[Any]]]:
     """Yields elements by number, as columns. Sorted numbers read each row group once."""
     elements = pipeline.at_epoch(0)
     for start in range(0, len(numbers), size):
