@@ -25,6 +25,8 @@
 #   make docs           the docs site in build/site; fails on broken links
 #   make dist           sdist and wheels in dist/, with the op for each TENSORFLOWS="2.20.0 2.21.0"; minutes each
 #   make check-dist     installs the wheel from `make dist` next to each TensorFlow, and reads with it without a compiler
+#   make changelog      moves the fragments of changelog.d into CHANGELOG.md, under the version in pyproject.toml; DRAFT=1 prints them
+#   make tag-text       prints what CHANGELOG.md says about that version
 #   make clean          removes everything the targets made
 
 # Tests start hundreds of processes. Without cached bytecode, each of them would compile every module again.
@@ -61,7 +63,7 @@ PYTEST ?= -n $(shell expr 2 \* $(PROCESSORS)) --dist worksteal
 CORE := $(wildcard common/base/native/*.cc common/base/native/*.h) common/base/native/build.py common/base/native/compiler.py
 KERNELS := $(wildcard tf_plugin/kernels/*) tf_plugin/build.py
 
-.PHONY: demo environments fuzz faults soak sanitize sanitize-core sanitize-client-memory sanitize-client-threads sanitize-client-forks audit docs dist pure-dist check-dist test test-slow nightly check bench bench-quick bench-peers test-oldest test-newest test-bare test-trainers clean
+.PHONY: demo environments fuzz faults soak sanitize sanitize-core sanitize-client-memory sanitize-client-threads sanitize-client-forks audit changelog docs dist pure-dist check-dist tag-text test test-slow nightly check bench bench-quick bench-peers test-oldest test-newest test-bare test-trainers clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo-built
@@ -109,6 +111,7 @@ check: $(VENV)/.installed
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
 	$(VENV)/bin/python -m mypy benchmarks fuzz
+	$(VENV)/bin/towncrier build --draft --version next > /dev/null  # fails if a fragment has a wrong name
 	rm -rf build/installed build/user build/lib build/bdist.*
 	PARQUETRY_NATIVE=0 $(UV) pip install --quiet --no-deps --python $(VENV) --target build/installed .
 	cd build/installed && ../../$(VENV)/bin/python -m mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p parquetry
@@ -213,6 +216,13 @@ check-dist: | $(UV)
 	    $(UV) pip install --quiet --python $$folder --reinstall --no-deps dist/*manylinux*.whl && \
 	    PATH=$(CURDIR)/$$folder/bin CXX= TF_CPP_MIN_LOG_LEVEL=3 $$folder/bin/python tests/wheels/try_wheel.py || exit 1; \
 	done
+
+VERSION = $(shell $(PYTHON) -c "import tomllib; print(tomllib.load(open('pyproject.toml', 'rb'))['project']['version'])")
+changelog: $(VENV)/.installed
+	$(VENV)/bin/towncrier build --version $(VERSION) $(if $(DRAFT),--draft,--yes)
+
+tag-text:
+	@awk -v head="## $(VERSION)" '/^## / { inside = $$0 == head; if (inside) { print "parquetry $(VERSION)"; next } } inside' CHANGELOG.md
 
 clean:
 	rm -rf $(VENV) $(VENV_DIST) $(VENV_AUDIT) $(VENV_OLDEST) $(VENV_NEWEST) $(VENV_BARE) $(BENCH_PEERS) $(VENV_TRAINERS) build dist *.egg-info tf_plugin/*.so tf_plugin/*.lock common/base/native/built

@@ -8,14 +8,16 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from importlib.abc import MetaPathFinder
-from importlib.metadata import requires, version
+from importlib.metadata import packages_distributions, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from processes import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -258,6 +260,75 @@ print("imported")
 """
     result = run_python("-c", code)
     assert (result.stdout.strip(), result.returncode) == ("imported", 0), result.stderr
+
+
+@pytest.mark.slow
+def test_the_base_requirements_are_enough_to_write_and_read() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        base = tomllib.load(file)["project"]["dependencies"]
+    assert len(base) <= 7
+    required, waiting = set(), [Requirement(text) for text in base]
+    while waiting:
+        requirement = waiting.pop()
+        if requirement.name not in required and (requirement.marker is None or requirement.marker.evaluate()):
+            required.add(canonical(requirement.name))
+            waiting += [each for each in map(Requirement, requires(requirement.name) or []) if "extra" not in str(each)]
+    absent = [
+        module
+        for module, owners in packages_distributions().items()
+        if module != "parquetry" and not required & set(map(canonical, owners))
+    ]
+    assert {"pandas", "rich", "tenacity", "typer"} <= set(absent)
+    result = run_python("-c", f"absent = {set(absent)!r}\n{BASE_PROGRAM}")
+    assert result.stdout.splitlines() == [
+        "[('deltalake', 'tables.delta_storage'), ('typer', 'apps.command')]",
+        "[0, 1, 2, 3]",
+        "parquetry: the command parquetry needs typer, which is not installed. "
+        "Install it with: pip install 'parquetry[cli]'",
+        "store.parquet: a store needs tenacity, which is not installed. Run: pip install 'parquetry[remote]'",
+        "TFRecord needs google_crc32c, which is not installed. Run: pip install 'parquetry[tfrecord]'",
+    ], result.stderr
+
+
+BASE_PROGRAM = """
+import contextlib, importlib, io, pkgutil, sys, tempfile
+class Finder:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Finder())
+import parquetry.common
+from parquetry import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
+optional = set()  # the rooms whose modules need more, and what they need
+for module in pkgutil.walk_packages(parquetry.common.__path__, "parquetry.common.", onerror=lambda name: None):
+    if not module.name.endswith("__main__"):
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            optional.add((error.name.partition(".")[0], ".".join(module.name.split(".")[2:4])))
+print(sorted(optional))
+image = UnischemaField("image", "uint8", (4, 4, 3), CompressedImageCodec("jpeg"))
+schema = Unischema("rows", [UnischemaField("id", "int64"), image, UnischemaField("text", "str")])
+rows = [{"id": n, "image": [[[n] * 3] * 4] * 4, "text": str(n)} for n in range(4)]
+with tempfile.TemporaryDirectory() as url:
+    write_dataset(url, schema, rows)
+    batches = list(Pipeline(url).shuffle(4, seed=1).batch(2))
+    print(sorted(number for batch in batches for number in batch["id"].tolist()))
+from parquetry.__main__ import main
+from parquetry.common.apps.tools.tfrecord import tfrecord_rows
+from parquetry.common.storage.retries import with_retries
+import pyarrow.fs
+with contextlib.redirect_stderr(sys.stdout), contextlib.suppress(SystemExit):
+    main()
+for attempt in (
+    lambda: with_retries(pyarrow.fs._MockFileSystem(), lambda: 1, "store.parquet"),
+    lambda: list(tfrecord_rows(io.BytesIO(b"x"), "x")),
+):
+    try:
+        attempt()
+    except parquetry.common.ParquetryError as error:
+        print(error)
+"""
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from .errors import PipelineError
@@ -48,10 +49,11 @@ def progress(items: Iterable[_Item], what: str, total: int, *, unit: str) -> Ite
 def pulse(what: str, log: logging.Logger) -> Iterator[None]:
     """Reports the start of work of unknown length, and how long it took.
 
-    On a terminal, it shows a moving bar with the elapsed seconds. Otherwise, it logs two warnings.
+    On a terminal, it shows a moving bar with the elapsed seconds if rich is there, as with Keras. Otherwise, it logs
+    two warnings.
     """
     begin = time.monotonic()
-    if sys.stderr is None or not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty() or find_spec("rich") is None:
         log.warning("%s ...", what)
         yield
         log.warning("%s: done after %.0f s", what, time.monotonic() - begin)

@@ -12,19 +12,13 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 import numpy as np
 
 from ..base.errors import DatasetError
+from ..base.native.kernels import crc32
 from ..base.process.dataclass import dataclass
 from .page_header import DataPage, page_checksum
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-try:
-    from isal.isal_zlib import crc32  # same result, twenty times as fast
-except ImportError:  # a platform without an isal wheel
-    from zlib import crc32
-
-__all__ = ["VERIFY", "WRONG_CHECKSUMS", "ChunkBytes", "PageCheck", "Verify", "crc32", "require_checksums"]
 
 Verify: TypeAlias = Literal["written", "always", "never"]
 VERIFY: tuple[Verify, ...] = ("written", "always", "never")

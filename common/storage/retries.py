@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import pyarrow.fs as pafs
 
-from ..base.errors import DatasetError, ParquetryError, access_failed
+from ..base.errors import DatasetError, ParquetryError, access_failed, missing_package
 from ..base.metrics.counters import Count, add
 from ..base.process.forks import importing
 from ..base.progress import pause
@@ -77,12 +77,16 @@ def with_retries(
 
     Raises:
         StoreError: the fault persists, or the store refuses.
+        DatasetError: tenacity is not installed.
     """
     if is_local(filesystem):
         return read()
     place = without_secrets(place)
-    with importing():  # only if there is a store
-        from tenacity import Retrying, retry_if_exception, wait_random_exponential
+    try:
+        with importing():  # only if there is a store
+            from tenacity import Retrying, retry_if_exception, wait_random_exponential
+    except ImportError as error:
+        raise DatasetError(f"{place}: a store {missing_package(error, 'tenacity', 'remote')}") from error
 
     def give_up(state: RetryCallState) -> NoReturn:
         error = _error_of(state)

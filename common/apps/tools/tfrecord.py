@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from importlib import import_module
 from typing import BinaryIO, TypeAlias
 
-import google_crc32c
 import numpy as np
 
-from ...base.errors import DatasetError
+from ...base.errors import DatasetError, missing_package
 from ...parquet.thrift import unsigned
 from .record_stream import DamageError, RecordStream
 
@@ -27,8 +27,13 @@ def tfrecord_rows(stream: BinaryIO, where: str) -> Iterator[dict[str, Feature]]:
     Verifies the checksums of each record's length and content.
 
     Raises:
-        DatasetError: the file is not TFRecord, is truncated or damaged, or a record is not a ``tf.train.Example``.
+        DatasetError: the file is not TFRecord, is truncated or damaged, or a record is not a ``tf.train.Example``; or
+            google_crc32c is not installed.
     """
+    try:
+        import_module("google_crc32c")
+    except ImportError as error:
+        raise DatasetError(f"TFRecord {missing_package(error, 'google_crc32c', 'tfrecord')}") from error
     for number, record in enumerate(_records(stream, where)):
         try:
             yield _example(memoryview(record))
@@ -60,7 +65,9 @@ def _records(file: BinaryIO, where: str) -> Iterator[bytes]:
 
 def _checksum(data: bytes) -> int:
     """Computes the masked CRC-32C that TFRecord uses."""
-    value: int = google_crc32c.value(data)
+    from google_crc32c import value as crc32c  # in an extra
+
+    value: int = crc32c(data)
     return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 

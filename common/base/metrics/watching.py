@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TextIO, TypeVar
 
 from ..errors import PipelineError
 from .loader_stats import LoaderStats
-
-if TYPE_CHECKING:
-    from rich.live import Live
 
 _Element = TypeVar("_Element")
 _EVERY_S = 0.5
@@ -93,27 +91,21 @@ class _Line:
     """One line that is updated in place on the terminal or in a notebook's output."""
 
     def __enter__(self) -> _Line:
-        self._live: Live | None = None
         self._width = 0
         self._notebook = "ipykernel" in sys.modules
         self.seen = self._notebook or (sys.stderr is not None and sys.stderr.isatty())
         return self
 
     def show(self, text: str) -> None:
-        if self._notebook:
-            print("\r" + text.ljust(self._width), end="", flush=True)
-            self._width = len(text)
-            return
-        if self._live is None:
-            from rich.console import Console
-            from rich.live import Live
-
-            self._live = Live(console=Console(stderr=True, highlight=False), auto_refresh=False)
-            self._live.start()
-        self._live.update(text, refresh=True)
+        if not self._notebook:  # a line that wraps could not be replaced
+            text = text[: shutil.get_terminal_size().columns - 1]
+        print("\r" + text.ljust(self._width), end="", flush=True, file=self._file)
+        self._width = len(text)
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-        elif self._width:
-            print()
+        if self._width:
+            print(file=self._file)
+
+    @property
+    def _file(self) -> TextIO:
+        return sys.stdout if self._notebook else sys.stderr

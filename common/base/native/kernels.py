@@ -54,6 +54,7 @@ word_order = _kernel(values.word_order, values.word_order_by_numpy)
 resize = _kernel(pixels.resize, pixels.resize_by_numpy)
 copy_image = _kernel(pixels.copy_image, pixels.copy_image_by_numpy)
 normalize = _kernel(pixels.normalize, pixels.normalize_by_numpy)
+crc32 = _kernel(values.crc32, values.crc32_by_zlib)
 objects = _kernel(values.objects, values.objects_by_arrow)
 longest_value = _kernel(parquet.longest_value, parquet.longest_value_by_python)
 

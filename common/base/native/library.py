@@ -42,7 +42,7 @@ _FUNCTIONS = {
     "decode_chunks": (None, _POINTER, _NUMBER, _NUMBER, _NUMBER, _TEXT, _POINTER, _POINTER),
     "find_cells": (_NUMBER, _POINTER, _TEXT, _POINTER),
     "read_pages": (None, _NUMBER, _POINTER, _NUMBER, _POINTER, _POINTER, _NUMBER),
-    "checksum": (_NUMBER, _TEXT, _NUMBER),
+    "checksum": (_NUMBER, _POINTER, _NUMBER, _NUMBER),
     "jpeg_library": (_POINTER, _TEXT),
     "jpeg_parts": (None, _POINTER, _POINTER, _NUMBER, _POINTER, _POINTER),
 }

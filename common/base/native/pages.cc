@@ -460,7 +460,8 @@ extern "C" __attribute__((visibility("default"))) void parquetry_decode_chunks(C
   if (descriptor >= 0) close(descriptor);
 }
 
-// Returns the CRC-32 of some bytes.
-extern "C" __attribute__((visibility("default"))) int64_t parquetry_checksum(const uint8_t* data, int64_t size) {
-  return checksum(data, size);
+// Returns the CRC-32 of some bytes; if they follow others, `before` is the CRC-32 of those.
+extern "C" __attribute__((visibility("default"))) int64_t parquetry_checksum(const uint8_t* data, int64_t size,
+                                                                             int64_t before) {
+  return checksum(data, size, static_cast<uint32_t>(before));
 }

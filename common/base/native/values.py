@@ -1,8 +1,9 @@
-"""Kernels on values, compiled, and by numpy or Arrow: copies, the order of random words, and Python's texts."""
+"""Kernels on values, compiled, and by other libraries: copies, checksums, the order of random words, Python's texts."""
 
 from __future__ import annotations
 
 import ctypes
+import zlib
 from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
 from functools import lru_cache
@@ -49,6 +50,21 @@ def copy_value_by_numpy(value: np.ndarray, out: np.ndarray, rows: Sequence[int])
     """Does what `copy_value` does, for any dtypes and layouts."""
     for row in rows:
         out[row, ...] = value
+
+
+def crc32(data: bytes | memoryview, before: int = 0) -> int:
+    """Returns the CRC-32 of bytes as zlib computes it, many times as fast.
+
+    Args:
+        before: the CRC-32 of the bytes that these follow.
+    """
+    view = memoryview(data)
+    return int(CORE.parquetry_checksum(address_of(view), view.nbytes, before))
+
+
+def crc32_by_zlib(data: bytes | memoryview, before: int = 0) -> int:
+    """Does what `crc32` does."""
+    return zlib.crc32(data, before)
 
 
 def word_order(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:

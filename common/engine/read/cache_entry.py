@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 import struct
-import zlib
 from collections.abc import Iterable
 
 import pyarrow as pa
 
 from ...base.errors import DatasetError
 from ...base.memory.arrow_views import from_stream, stream_bytes, write_stream
+from ...base.native.kernels import crc32
 from ...storage.file_cache import UNREADABLE
 
 _MAGIC = b"PQRYCE\x00\x01"
@@ -45,7 +45,7 @@ def write_entry(path: str, key: str, table: pa.Table) -> None:
     with open(path, "r+b") as written:
         checksum = 0
         while chunk := written.read(_CHUNK_BYTES):  # a second pass through the page cache costs less than a Python sink
-            checksum = zlib.crc32(chunk, checksum)
+            checksum = crc32(chunk, checksum)
         written.write(_TRAILER.pack(table_bytes, len(name), checksum, _MAGIC))
 
 
@@ -84,7 +84,7 @@ def open_entry(content: pa.Buffer, key: str, *, verify: bool) -> pa.Table:
         raise DatasetError(f"expected a file that ends in {_MAGIC!r}, got {magic!r}.")
     if table_bytes + key_bytes != body_bytes:
         raise DatasetError(f"expected {table_bytes + key_bytes} bytes before the trailer, got {body_bytes}.")
-    if verify and zlib.crc32(content.slice(0, body_bytes)) != checksum:
+    if verify and crc32(content.slice(0, body_bytes)) != checksum:
         raise DatasetError(f"expected bytes with CRC-32 {checksum:08x}, got a different checksum.")
     if content.slice(table_bytes, key_bytes).to_pybytes() != _key_bytes(key):
         raise DatasetError("expected the entry of the requested key, got that of another key.")

@@ -12,9 +12,9 @@ import numpy as np
 
 from ...base.errors import DatasetError
 from ...base.memory.arena import SCRATCH
-from ...base.native.kernels import read_pages
+from ...base.native.kernels import crc32, read_pages
 from ...base.native.parquet import WantedPage
-from ...parquet.checksums import WRONG_CHECKSUMS, StoredPage, crc32
+from ...parquet.checksums import WRONG_CHECKSUMS, StoredPage
 from .open_file import OpenFile, read_values
 from .passed_pages import PassedPages
 
@@ -138,9 +138,9 @@ class UncheckedPages:
 
     def _checksum(self, page: WantedPage, spare: memoryview) -> int:
         """Returns the CRC-32 of a page without the core. Raises as `read_values`."""
-        checksum = 0
+        so_far = 0
         for begin in range(page.begin, page.end, len(spare)):
             piece = spare[: page.end - begin]
             read_values(self._file, np.array([begin]), [piece])
-            checksum = crc32(piece, checksum)
-        return checksum
+            so_far = crc32(piece, so_far)
+        return so_far

@@ -157,6 +157,13 @@ def copy_value(draw: Draw) -> Run:
 
 
 @case
+def crc32(draw: Draw) -> Run:
+    data = noise(draw).bytes(draw(st.integers(0, 300) | st.sampled_from([4096, 70_001])))
+    begin, before = draw(st.integers(0, 17)), draw(st.integers(0, (1 << 32) - 1))
+    return lambda function: (function(data), function(memoryview(data)[begin:], before))
+
+
+@case
 def word_order(draw: Draw) -> Run:
     if draw(st.booleans()):
         count = draw(st.integers(0, 3_000) | st.sampled_from([65_535, 65_536, 65_537, 262_145, 1 << 20]))

@@ -299,12 +299,12 @@ def test_nulls_of_lists_are_left_to_arrow(
 @given(data=st.binary(max_size=5000), skipped=st.integers(0, 70))
 def test_checksums_match_zlib(data: bytes, skipped: int) -> None:
     for each in (data, data[skipped:], data[:skipped]):
-        assert CORE.parquetry_checksum(each, len(each)) == zlib.crc32(each)
+        assert CORE.parquetry_checksum(each, len(each), 0) == zlib.crc32(each)
 
 
 def test_checksums_of_long_data() -> None:
     data = np.random.default_rng(0).bytes(1 << 20)
-    assert CORE.parquetry_checksum(data, len(data)) == zlib.crc32(data)
+    assert CORE.parquetry_checksum(data, len(data), 0) == zlib.crc32(data)
 
 
 def varint(number: int) -> bytes:
