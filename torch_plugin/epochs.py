@@ -18,7 +18,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from parquetry.common.base.errors import PipelineError
-from parquetry.common.base.memory.memory_file import memory_file
+from parquetry.common.base.platform.memory_file import is_memory, memory_file, shared_path
 from parquetry.common.base.process.dataclass import dataclass
 from parquetry.common.schema.plain import integer
 
@@ -84,11 +84,11 @@ class EpochMemory:
                 self._memory = mmap.mmap(-1, self._size)  # reaches forked workers only
                 return
             weakref.finalize(self, os.close, descriptor)
-            self._path = f"/proc/{os.getpid()}/fd/{descriptor}"  # a spawned worker opens it by this name
+            self._path = shared_path(descriptor)  # a spawned worker opens it by this name
             self._memory = mmap.mmap(descriptor, self._size)
         else:
             with open(path, "r+b") as file:
-                if f"parquetry-{_NAME}" not in os.readlink(f"/proc/self/fd/{file.fileno()}"):
+                if not is_memory(shared_path(file.fileno()), _NAME):
                     raise FileNotFoundError(f"expected memory of epochs, got another file: {path}")
                 self._memory = mmap.mmap(file.fileno(), self._size)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import ctypes
 import errno
 import itertools
 import mmap
@@ -26,7 +25,6 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any, NamedTuple, TypeAlias
 
@@ -37,8 +35,8 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from parquetry.common.base.errors import ResourceError, limit_reached
 from parquetry.common.base.memory.arena import SHARED_REGIONS, Region
-from parquetry.common.base.memory.memory_file import has_memfd
 from parquetry.common.base.native.library import address_of
+from parquetry.common.base.platform.memory_file import has_memfd, is_visible, memory_file
 from parquetry.common.engine.columns.batch import Dense, Ragged
 
 from .mapped_regions import (
@@ -56,7 +54,6 @@ from .tensors import JaggedPart, Part, reduce_jagged
 from .torch_internals import Jagged, shared_block
 
 _ALIGNMENT = 64
-_PR_GET_DUMPABLE = 3  # linux/prctl.h
 _MOST_REGIONS = 24  # per worker, with one descriptor each, and as many again whose small tensors are copied
 _MOST_MULTIPLES = 4  # as many times more in a worker that makes the batches of others
 _SHARE_OF_FILES = 4  # then they take at most this fraction of the files that the process may open
@@ -151,27 +148,12 @@ class SharedRegion(Region):
 
 
 def _new_memory(size_bytes: int) -> tuple[int, mmap.mmap]:
-    descriptor = os.memfd_create(MEMORY_NAME, os.MFD_CLOEXEC)
+    descriptor = memory_file(MEMORY_NAME, size_bytes)
     try:
-        os.ftruncate(descriptor, size_bytes)
         return descriptor, mmap.mmap(descriptor, size_bytes)
     except BaseException:
         os.close(descriptor)
         raise
-
-
-@lru_cache(maxsize=1)
-def is_visible() -> bool:
-    """Whether the trainer can open this process's files in ``/proc``.
-
-    Not if the system has no such files, or if this process asked the kernel to hide it (prctl(2), ``PR_SET_DUMPABLE``).
-    Otherwise multiprocessing sends the descriptor. It needs a thread, a socket and a directory in this process, which
-    stays behind if the process is killed.
-    """
-    try:
-        return os.path.exists("/proc/self/fd") and ctypes.CDLL(None).prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 1
-    except (OSError, AttributeError):
-        return False
 
 
 class _Ticket:
@@ -190,6 +172,7 @@ class _Ticket:
         region.count()
         descriptor = None
         if not self._known and not is_visible():
+            # multiprocessing sends it, which takes a thread, a socket and a directory that stays if this is killed
             with contextlib.suppress(OSError):  # the queue's thread would lose the error, and the batch with it
                 descriptor = DupFd(self._descriptor)
         self._known = True

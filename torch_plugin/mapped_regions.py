@@ -18,6 +18,7 @@ import torch
 
 from parquetry.common.base.errors import PipelineError, limit_reached
 from parquetry.common.base.memory.arena import LEAST_PAGES_BYTES, private_memory
+from parquetry.common.base.platform.memory_file import is_memory, shared_path
 from parquetry.common.base.process.exit_watch import wait_for_end
 
 from .worker_failures import check_workers
@@ -26,7 +27,7 @@ HEAD_BYTES = 512
 TOKEN = 0  # the words of the head, int64
 RETURNED = 1
 UNUSED = 2  # the first of the words in which workers count; each of up to 62 workers has one of its own
-MEMORY_NAME = "parquetry-loader"
+MEMORY_NAME = "loader"
 """The name of a region's memory file, as the system shows it."""
 
 
@@ -145,8 +146,8 @@ def _opened(named: RegionMemory, detach: Callable[[], int] | None) -> int:
 
 def _visible(named: RegionMemory) -> int:
     """Opens the file that the worker has open. Another process may have the worker's number by now."""
-    path = f"/proc/{named.worker}/fd/{named.descriptor}"
-    if not os.readlink(path).startswith(f"/memfd:{MEMORY_NAME} "):
+    path = shared_path(named.descriptor, named.worker)
+    if not is_memory(path, MEMORY_NAME):
         raise FileNotFoundError(errno.ENOENT, "another file", path)
     return os.open(path, os.O_RDWR)
 

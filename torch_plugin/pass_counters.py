@@ -17,12 +17,12 @@ import torch.distributed as dist
 
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import PipelineError
-from parquetry.common.base.memory.memory_file import memory_file
 from parquetry.common.base.metrics.counters import SIZE_BYTES, Count, Counters
 from parquetry.common.base.metrics.loader_stats import LoaderStats
 from parquetry.common.base.metrics.stats_log import RankStats
 from parquetry.common.base.metrics.tracing import spool
 from parquetry.common.base.metrics.watching import stats_of
+from parquetry.common.base.platform.memory_file import memory_file, shared_path
 from parquetry.common.pipeline.step_iterator import chain_of, skipped_rows
 
 from .iterator import ElementIterator
@@ -65,7 +65,7 @@ class PassCounters:
         if workers and self._shared is None:
             with suppress(OSError, ValueError):  # without such memory each worker counts for itself
                 self._shared = shared_counters()
-                self._path = f"/proc/{os.getpid()}/fd/{self._shared.descriptor}"
+                self._path = shared_path(self._shared.descriptor)
                 self._token = self._shared.token
         self._latest = self._shared if workers and self._shared is not None else Counters()
         self._latest.begin()

@@ -9,7 +9,6 @@ beyond the number that a pool hands out) is not locked; ``tensor.is_pinned()`` t
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import threading
@@ -20,6 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from parquetry.common.base.memory.arena import SHARED_REGIONS, Region, RegionPool
+from parquetry.common.base.platform.files import use_huge_pages
 
 
 class PageLock(Protocol):
@@ -47,8 +47,7 @@ class PinnedRegion(Region):
         memory = super().map_memory(size_bytes)
         if size_bytes <= mmap.PAGESIZE:  # a new region, which has no batch yet
             return memory
-        with contextlib.suppress(AttributeError, OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)  # before its pages are locked, which allocates them
+        use_huge_pages(memory)  # before its pages are locked, which allocates them
         address = np.frombuffer(memory, np.uint8).ctypes.data
         if self._page_lock.lock(address, size_bytes):
             self._unlock = weakref.finalize(self, _unlock_here, self._page_lock, address, os.getpid())

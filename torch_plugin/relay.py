@@ -34,12 +34,14 @@ from typing import Any
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import ParquetryError
 from parquetry.common.base.metrics.counters import Counters
+from parquetry.common.base.platform.memory_file import is_visible
+from parquetry.common.base.platform.sockets import knows_peers, receive, user_of
 from parquetry.common.base.process.dataclass import dataclass
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.plan.program import leaves_of
 
-from .loader_memory import is_visible, make_for
+from .loader_memory import make_for
 from .mapped_regions import RegionMemory
 from .sent_batches import Encoder, SentBatch, discard, is_described, regions_of, with_regions
 from .torch_internals import is_told_to_end
@@ -50,7 +52,6 @@ _LENGTH = struct.Struct("<q")
 _TAKEN = b"\0"
 _END = -1  # in place of a length: no more batches
 _HELLO = struct.Struct("<16sqq")  # what all workers must agree on, the lane, the elements it has had
-_CREDENTIALS = struct.Struct("3i")  # unix(7), struct ucred: process, user, group
 _MEETING_S = 10.0
 _RETRY_S = 0.002
 _LOOK_S = 0.1
@@ -130,7 +131,7 @@ class RelayAddress:
             in_runs: see the attribute.
         """
         self.in_runs = in_runs
-        meets = untouched and workers > 0 and hasattr(socket, "SO_PEERCRED")
+        meets = untouched and workers > 0 and knows_peers()
         self.name = secrets.token_hex(16) if meets else None
 
 
@@ -303,8 +304,7 @@ class _Inbox:
     def _receive(self, flags: int = 0) -> bool:
         """Returns whether more bytes came."""
         try:
-            flags |= socket.MSG_CMSG_CLOEXEC
-            data, descriptors, message_flags, _ = socket.recv_fds(self.socket, _READ_BYTES, _MOST_DESCRIPTORS, flags)
+            data, descriptors, message_flags = receive(self.socket, _READ_BYTES, _MOST_DESCRIPTORS, flags)
         except OSError:
             return False
         self._descriptors += descriptors
@@ -501,8 +501,7 @@ def _await_others(connection: socket.socket) -> None:
 
 
 def _is_ours(connection: socket.socket) -> bool:
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())
+    return user_of(connection) == os.getuid()
 
 
 def _leave(inbox: _Inbox, worker: int) -> None:

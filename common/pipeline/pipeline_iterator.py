@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from ..base.errors import ELEMENT_ERRORS, ParquetryError
 from ..base.metrics.loader_stats import LoaderStats
+from ..base.platform.processes import usable_processors
 from ..base.process.forks import ForkLock, leave_to_parent
 from ..base.tracebacks import shorten
 from ..engine.columns.batch import (
@@ -26,7 +27,6 @@ from ..engine.columns.batch import (
 from ..engine.run.step_run import split_columns
 from ..schema.element import Element, OutputField
 from ..transport.sidecar.request import open_request
-from ..transport.source import usable_processors
 from .resumes import PlainProgress, elements_at_end
 from .step_iterator import Iterated, IterationCounter, StepIterator
 

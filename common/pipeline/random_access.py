@@ -21,6 +21,7 @@ from ..base.memory.arena import Heap
 from ..base.memory.lru_cache import LRUCache
 from ..base.metrics.counters import Count, Counters, add, add_time, counters_here
 from ..base.metrics.tally import Gauge
+from ..base.platform.processes import usable_processors
 from ..base.process.dataclass import dataclass
 from ..base.process.forks import load_compute
 from ..base.tracebacks import public_methods_shorten
@@ -34,7 +35,6 @@ from ..plan.items import distinct
 from ..plan.plan import BasePlan
 from ..plan.selection.rows import rows_inside
 from ..schema.element import Element
-from ..transport.source import usable_processors
 from .element_numbers import drawn_numbers, numbers_of
 from .kept_row_groups import KeptRowGroups, LoadedRun, RunKey
 from .pipeline_iterator import ElementT

@@ -15,10 +15,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from ..base.errors import ELEMENT_ERRORS, ParquetryError, ResourceError, StateError, limit_reached
-from ..base.memory.memory_file import memory_file
 from ..base.metrics.counters import SIZE_BYTES, Count, Counters
 from ..base.metrics.loader_stats import Chain, LoaderStats, SkippedRow
 from ..base.metrics.tally import Tally
+from ..base.platform.memory_file import memory_file
+from ..base.platform.processes import usable_processors
 from ..base.process.forks import begun_by_parent
 from ..engine.read.column_reader import TableCache
 from ..engine.run.step_run import Converter, split_columns
@@ -30,7 +31,7 @@ from ..schema.element import Element
 from ..stages.base import Decision, Stage
 from ..stages.recut import Recut
 from ..transport.open import open_source
-from ..transport.source import StepRequest, StepSource, usable_processors
+from ..transport.source import StepRequest, StepSource
 from .resumes import ResumeWatch
 from .sources import Source
 

@@ -13,8 +13,6 @@ import os
 import secrets
 import socket
 import stat
-import struct
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..base.errors import PipelineError
+from ..base.platform.sockets import user_of
 from ..transport.processes import start_vital
 from ..transport.served.address import Endpoint
 
@@ -29,7 +28,6 @@ _LOGGER = logging.getLogger(__name__)
 _BACKLOG = 64
 _JOIN_S = 5.0
 _PAUSE_S = 0.1
-_PEER = struct.Struct("3i")  # process, user and group, as SO_PEERCRED gives them
 _MOST_REFUSALS = 32  # refused clients that are sent the reason at a time; others only see the connection close
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
@@ -218,10 +216,8 @@ def _check_user(connection: socket.socket) -> None:
     Raises:
         PermissionError: it is a process of another user, except root, who can become any user.
     """
-    if sys.platform != "linux":
-        return
-    user = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
-    if user not in (os.geteuid(), 0):
+    user = user_of(connection)
+    if user not in (os.geteuid(), 0, None):
         raise PermissionError(f"expected a process of user {os.geteuid()}, got one of user {user}")
 
 

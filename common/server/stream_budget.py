@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from ..base.errors import PipelineError
-from ..transport.source import usable_memory_bytes
+from ..base.platform.processes import usable_memory_bytes
 from .limits import ClientLimits
 
 _LOGGER = logging.getLogger(__name__)

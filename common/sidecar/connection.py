@@ -9,7 +9,7 @@ from collections import deque
 from itertools import count
 
 from ..base.errors import ParquetryError, SidecarError, error_class, limit_reached
-from ..base.memory.memory_file import memory_file
+from ..base.platform.memory_file import memory_file
 from ..transport.sidecar.channel import Channel
 from ..transport.sidecar.protocol import Message, MessageType, RemoteError
 from ..transport.sidecar.slots import Slot, SlotMemory

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..base.platform.processes import usable_processors
 from ..base.process.dataclass import dataclass
 from ..engine.read.column_reader import ReadContext
 from ..engine.read.fetch import Fetcher, fetchers_of
@@ -20,7 +21,6 @@ from ..transport.sidecar.request import check_outputs, requested_versions
 from ..transport.sidecar.request_secrets import whole_pipeline
 from ..transport.sidecar.runners import Runner, make_runner
 from ..transport.sidecar.worker_process import WorkerProcess
-from ..transport.source import usable_processors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..base.errors import DatasetError, missing_package
+from ..base.platform.processes import removed_directory
 from ..base.urls import clean_cause, url_without_secrets, user_of, without_secrets
 from ..schema.plain import is_utf_8
 from .retries import is_transient
@@ -255,11 +256,7 @@ def absolute(path: str) -> str:
     try:
         return os.path.abspath(os.path.expanduser(path))
     except FileNotFoundError as error:
-        try:
-            gone = os.readlink("/proc/self/cwd").removesuffix(" (deleted)")
-        except OSError:  # a system without /proc
-            gone = os.environ.get("PWD", "unknown")
         raise DatasetError(
-            f"path '{path}': it is relative, and the working directory of this process, '{gone}', no longer exists. "
-            "Pass an absolute path, or change to a directory that exists: os.chdir(...)."
+            f"path '{path}': it is relative, and the working directory of this process, '{removed_directory()}', no "
+            "longer exists. Pass an absolute path, or change to a directory that exists: os.chdir(...)."
         ) from error

@@ -17,13 +17,13 @@ import logging
 import os
 import random
 import stat
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 
+from ..base.platform.memory_file import shared_directory
 from ..base.process.forks import ForkLock
 from ..base.progress import pause, warning_seconds
 
@@ -242,8 +242,7 @@ def _file_in(directory: str) -> int:
 @lru_cache(maxsize=1)
 def _directory() -> str:
     """Returns this user's directory for the files of slots; empty if there is none that only this user may change."""
-    above = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else tempfile.gettempdir()
-    path = f"{above}/parquetry-{os.getuid()}"
+    path = f"{shared_directory()}/parquetry-{os.getuid()}"
     with suppress(OSError):
         os.mkdir(path, 0o700)
     with suppress(OSError):

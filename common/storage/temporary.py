@@ -7,19 +7,15 @@ the first moves to the second.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
-import mmap
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
-from functools import lru_cache
-from typing import Any
 
 import pyarrow as pa
 
 from ..base.errors import ParquetryError
+from ..base.platform.files import mapped, nameless_file
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _PIECE_BYTES = 1 << 24
@@ -75,12 +71,7 @@ def temporary_file(directory: str | None = None) -> int:
     """
     directory = directory or temporary_directories()[0]
     with telling_of_room():
-        if hasattr(os, "O_TMPFILE"):
-            with contextlib.suppress(OSError):  # not every file system can
-                return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        descriptor, path = tempfile.mkstemp(prefix="parquetry-", dir=directory)
-        os.unlink(path)
-        return descriptor
+        return nameless_file(directory)
 
 
 class TemporaryBuffer:
@@ -153,7 +144,7 @@ class TemporaryBuffer:
         assert self._descriptor is not None
         try:
             with telling_of_room():
-                return _mapped(self._descriptor, self.num_bytes) if self.num_bytes else None
+                return mapped(self._descriptor, self.num_bytes) if self.num_bytes else None
         finally:
             self.close()
 
@@ -166,28 +157,3 @@ class TemporaryBuffer:
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # it was not created, or the interpreter ends
             self.close()
-
-
-def forget(mapped: pa.Buffer) -> None:
-    """Drops the pages of a mapped file from this process's memory. The next use maps them again."""
-    advise = _madvise()
-    if advise is not None and mapped.size:
-        advise(mapped.address, mapped.size, mmap.MADV_DONTNEED)
-
-
-def _mapped(descriptor: int, size: int) -> pa.Buffer:
-    path = f"/proc/self/fd/{descriptor}"
-    if not os.path.exists(path):
-        return pa.py_buffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
-    with pa.memory_map(path) as file:  # unlike `mmap`, it keeps no descriptor
-        return file.read_buffer()
-
-
-@lru_cache(maxsize=1)
-def _madvise() -> Any:
-    """Returns the C library's ``madvise`` on Linux; ``None`` elsewhere."""
-    if sys.platform != "linux":
-        return None
-    function = ctypes.CDLL(None).madvise
-    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return function

@@ -7,24 +7,21 @@ any time. So each child is started by a thread of its own, which lives as long a
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
+from ..base.platform.memory_file import shared_memory_room
+from ..base.platform.processes import killed_for_memory
 from ..base.process.exit_watch import waiter_for
 from ..base.threads import start_thread
 from .processes import report
 
-_SHARED_MEMORY = "/dev/shm"
 _NEARLY_FULL = 0.02
-_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
 
 
 def start_child(
@@ -111,40 +108,10 @@ def how_it_ended(code: int | None) -> str:
 def _cause(number: int) -> str:
     if number == signal.SIGKILL and (killed := killed_for_memory() - _KILLED_BEFORE) > 0:
         return f" (out of memory: the kernel killed {killed} process{'es' * (killed > 1)} since this program started)"
-    if number == signal.SIGBUS and (left := _shared_memory_left()) is not None:
-        return f" ({_SHARED_MEMORY} is full, {left >> 20} MiB are left: give the container more, as --shm-size does)"
+    room = shared_memory_room() if number == signal.SIGBUS else None
+    if room is not None and room[0] < _NEARLY_FULL * room[1]:
+        return f" (/dev/shm is full, {room[0] >> 20} MiB are left: give the container more, as --shm-size does)"
     return ""
-
-
-def killed_for_memory() -> int:
-    """Returns how many processes of this container (or of the system) the kernel has killed so far for lack of memory.
-
-    Source: the kernel's "Control Group v2", ``memory.events``; version 1 has ``memory.oom_control``.
-    """
-    for path in (f"{_own_group()}/memory.events", *_EVENTS):
-        with suppress(OSError, ValueError):
-            counts = dict(line.split() for line in Path(path).read_text().splitlines())
-            if "oom_kill" in counts:
-                return int(counts["oom_kill"])
-    return 0
-
-
-def _own_group() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::"):
-                return f"/sys/fs/cgroup/{line[3:].strip('/')}"
-    return "/sys/fs/cgroup"
-
-
-def _shared_memory_left() -> int | None:
-    """Returns the free bytes of shared memory if it is nearly full, else ``None``."""
-    try:
-        space = os.statvfs(_SHARED_MEMORY)
-    except OSError:
-        return None
-    left = space.f_bavail * space.f_frsize
-    return left if left < _NEARLY_FULL * space.f_blocks * space.f_frsize else None
 
 
 _KILLED_BEFORE = killed_for_memory()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, Protocol
 
 from ..base.metrics.counters import Counters
@@ -15,8 +12,6 @@ from ..plan.options import Options
 from ..plan.order.cursor import Cursor, SkipState
 from ..plan.plan import BasePlan
 from ..plan.program import ElementProgram, MixedProgram
-
-_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # versions 2 and 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,20 +73,3 @@ class StepSource(Protocol):
 
     def close(self) -> None:
         """Stops all work. Idempotent."""
-
-
-def usable_processors() -> int:
-    """Returns the number of processors that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not available on every platform
-        return os.cpu_count() or 1
-
-
-def usable_memory_bytes() -> int:
-    """Returns the memory of this machine, or of its container if that has less."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in _MEMORY_LIMITS:
-        with suppress(OSError, ValueError):  # absent, or "max"
-            limits.append(int(Path(path).read_text()))
-    return min(limits)

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from ..base.errors import SidecarError
+from ..base.platform.processes import stat_of, tasks, waits_of
 from ..base.process.dataclass import dataclass
 from ..base.progress import warning_seconds
 
@@ -30,7 +31,6 @@ _LONGEST_ANSWER_S = 10.0
 _IDLE_SHARE = 0.01
 _IDLE_WAITS_PER_S = 10
 """A thread of a reader that receives data waits more often than this; one that only looks after others does not."""
-_WAITS = "voluntary_ctxt_switches:"
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -111,54 +111,28 @@ class Activity:
 
 def activity_of(pid: int, *, group: bool) -> Activity | None:
     """Returns what a process, or the group that it leads, has done so far; ``None`` if the system does not tell."""
-    names = _names("/proc") if group else [str(pid)]
-    processes = {name: stat for name in names if (stat := _stat(name)) and (not group or int(stat[2]) == pid)}
+    names = tasks() if group else [str(pid)]
+    processes = {name: stat for name in names if (stat := stat_of(name)) and (not group or int(stat[2]) == pid)}
     if not processes:
         return None
     ticks = sum(int(stat[11]) + int(stat[12]) for stat in processes.values())
-    threads = [name for name in _names(f"/proc/{pid}/task") if name != str(pid)] if group else []
+    threads = [name for name in tasks(pid) if name != str(pid)] if group else []
     return Activity(
         processor_s=ticks / os.sysconf("SC_CLK_TCK"),
-        waits=sum(_waits(name) for name in processes if not group or name != str(pid)),
-        other_waits={name: _waits(f"{pid}/task/{name}") for name in threads},
+        waits=sum(waits_of(name) for name in processes if not group or name != str(pid)),
+        other_waits={name: waits_of(f"{pid}/task/{name}") for name in threads},
     )
 
 
 def state_of(pid: int) -> str:
     """Describes the state of a process."""
-    stat = _stat(str(pid))
+    stat = stat_of(pid)
     return _STATES.get(stat[0], "alive") if stat else "in an unknown state"
 
 
 def is_stopped(pid: int) -> bool:
     """Returns whether a process is stopped, by a signal or a debugger."""
-    return _stat(str(pid))[:1] in (["T"], ["t"])
-
-
-def _names(folder: str) -> list[str]:
-    """Returns the numbers in a folder of processes or threads."""
-    try:
-        return [name for name in os.listdir(folder) if name.isdigit()]
-    except OSError:
-        return []
-
-
-def _waits(task: str) -> int:
-    """Returns how often a thread, or the main thread of a process, began to wait."""
-    try:
-        with open(f"/proc/{task}/status") as file:
-            return sum(int(line.removeprefix(_WAITS)) for line in file if line.startswith(_WAITS))
-    except (OSError, ValueError):
-        return 0
-
-
-def _stat(name: str) -> list[str]:
-    """Returns the fields after the name in a process's ``stat`` file: state, parent, group, ..."""
-    try:
-        with open(f"/proc/{name}/stat") as file:
-            return file.read().rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return []
+    return stat_of(pid)[:1] in (["T"], ["t"])
 
 
 class ServerWatch:

@@ -443,7 +443,7 @@ def test_a_file_of_another_process_with_the_workers_number_is_not_opened(tmp_pat
         named = mapped_regions.RegionMemory(os.getpid(), 0, 1, 1 << 12, file.fileno())
         with pytest.raises(PipelineError, match="another file"):
             mapped_regions.borrow(named, None)
-    shorter = os.memfd_create(mapped_regions.MEMORY_NAME)
+    shorter = os.memfd_create(f"parquetry-{mapped_regions.MEMORY_NAME}")
     try:
         named = mapped_regions.RegionMemory(os.getpid(), 0, 1, 1 << 12, shorter)
         with pytest.raises(PipelineError, match="expected to map 4096 bytes of its memory, got"):

@@ -457,7 +457,7 @@ def test_passes_leave_no_descriptor_behind(many: str) -> None:
 
     def opened(regions: bool) -> int:
         files = [name for worker in repeated._iterator._workers for name in open_files(pid=worker.pid)]  # type: ignore[union-attr]
-        return sum((mapped_regions.MEMORY_NAME in name) == regions for name in files)
+        return sum((f"parquetry-{mapped_regions.MEMORY_NAME}" in name) == regions for name in files)
 
     for _ in range(3):
         assert len(ids(repeated)) == ROWS

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from ...base.errors import ParquetryError, PipelineError
 from ...base.metrics.loader_stats import DECODE, PARQUET, STORE, WORK, advice, bound_of
+from ...base.platform.processes import usable_processors
 from ...base.process.dataclass import dataclass
 from ...base.threads import ThreadPool
 from ...base.urls import url_without_secrets
@@ -32,7 +33,6 @@ from ...plan.plan import Plan
 from ...plan.selection.statistics import column_bytes
 from ...schema.ragged import NestedArray, RaggedArray
 from ...stages.base import Decision
-from ...transport.source import usable_processors
 from .inspecting import Source, pipeline_of
 
 _SAMPLED_GROUPS = 100

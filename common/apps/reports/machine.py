@@ -22,15 +22,15 @@ from typing import Literal
 import platformdirs
 
 from ...base.errors import SidecarError
-from ...base.memory.memory_file import has_memfd, memory_file
 from ...base.native.build import is_wanted, library_path
 from ...base.native.compiler import find_compiler
 from ...base.native.kernels import decodes_parts
 from ...base.native.library import is_compiled
+from ...base.platform.memory_file import has_memfd, memory_file, shared_memory_room
+from ...base.platform.processes import usable_processors
 from ...base.process.dataclass import dataclass
 from ...storage.whole_files import cache_root
 from ...transport.processes import python_command
-from ...transport.source import usable_processors
 from .kept_files import CacheReport, caches
 
 _LIBRARIES = {
@@ -220,11 +220,14 @@ def _shared_memory() -> Check:
     reason = "this system or sandbox has no memfd"
     try:
         os.close(memory_file("doctor", 1))
-        free = shutil.disk_usage("/dev/shm").free
+        room = shared_memory_room()
     except OSError as error:
         remedy = 'Use executor="threads", which needs no shared memory.'
         result = f"{reason}, and /dev/shm cannot be used: {error}"
         return Check(name="shared memory", level="problem", found=result, remedy=remedy)
+    if room is None:
+        return Check(name="shared memory", level="note", found=f"{reason}, and no /dev/shm: threads need neither")
+    free, _ = room
     little = free < 1 << 30
     return Check(
         name="shared memory",

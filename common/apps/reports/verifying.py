@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...base.errors import ELEMENT_ERRORS, DatasetError, ParquetryError, SchemaError
+from ...base.platform.processes import usable_processors
 from ...base.process.dataclass import dataclass
 from ...base.progress import in_parallel
 from ...base.urls import without_secrets
@@ -34,7 +35,6 @@ from ...schema.field import Unischema, UnischemaField
 from ...schema.images import CompressedImageCodec
 from ...stages.cast import Cast
 from ...stages.select import Select
-from ...transport.source import usable_processors
 from .inspecting import Source, pipeline_of
 from .values import scalar_value
 

@@ -25,6 +25,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ...base.errors import DatasetError, EncodeError, FieldNotFoundError, PipelineError
+from ...base.platform.processes import usable_processors
 from ...base.process.dataclass import dataclass
 from ...base.urls import clean_cause
 from ...pipeline import Pipeline
@@ -34,7 +35,6 @@ from ...storage.file_versions import FileVersion, look, versions_below
 from ...storage.filesystem import resolve
 from ...storage.opening import opened
 from ...storage.retries import with_retries
-from ...transport.source import usable_processors
 from ...write.file_format import arrow_schema
 from ...write.writer import DatasetWriter
 from .copy_job import CopyJob

@@ -21,6 +21,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..platform.files import use_huge_pages
+
 ALIGNMENT = 64
 SMALL_BYTES = 4096
 """Arrays up to this size get memory of their own, which costs less than a page."""
@@ -123,8 +125,8 @@ class Region:
             # Grow by whole huge pages. Otherwise every slightly larger batch would replace the mapping.
             step = mmap.PAGESIZE if needed_bytes < _HUGE_PAGE else _HUGE_PAGE
             self._memory = self.map_memory(-(-needed_bytes // step) * step)
-            if hasattr(mmap, "MADV_HUGEPAGE") and len(self._memory) >= _HUGE_PAGE:
-                self._memory.madvise(mmap.MADV_HUGEPAGE)
+            if len(self._memory) >= _HUGE_PAGE:
+                use_huge_pages(self._memory)
         self._used = self.head_bytes
         self._wanted = self.head_bytes
         self._lease = (ctypes.c_uint8 * len(self._memory)).from_buffer(self._memory)

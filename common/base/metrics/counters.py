@@ -16,12 +16,13 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from ..platform.processes import delay_s, open_delays
 from ..process.exit_watch import is_running
 from ..process.locks import locked_within
 from . import tracing
@@ -488,18 +489,14 @@ class _Delays:
 
     def __init__(self) -> None:
         self._so_far_s = 0.0
-        self._file: int | None = None
-        with suppress(OSError):
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._file = open_delays()
+        if self._file is not None:
             weakref.finalize(self, os.close, self._file).atexit = False
 
     def newly(self) -> float:
         """Returns the seconds since the last call, or 0 if the system does not report them."""
-        if self._file is None:
-            return 0.0
-        try:
-            delayed = int(os.pread(self._file, 64, 0).split()[1]) * 1e-9
-        except (OSError, IndexError, ValueError):
+        delayed = None if self._file is None else delay_s(self._file)
+        if delayed is None:
             return 0.0
         before, self._so_far_s = self._so_far_s, delayed
         return delayed - before

@@ -21,7 +21,8 @@ SOURCES = Path(__file__).resolve().parent
 BUILT = SOURCES / "built"  # a separate folder, because Python treats a .so file in a package as a module
 # The C++ runtime is not needed and not linked: the library runs wherever its C library is available.
 _FLAGS = (
-    *("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-Wl,-z,now"),
+    *("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
+    *(() if sys.platform == "darwin" else ("-Wl,-z,now",)),  # Apple's linker does so by itself
     "-ffp-contract=off",  # the same numbers on every processor
 )
 
@@ -60,8 +61,8 @@ def build_library(folder: Path = BUILT) -> Path:
         if compiler is None:
             raise RuntimeError(
                 "native core of parquetry: expected a C++17 compiler, got no g++. Run: apt-get install g++ (Debian, "
-                "Ubuntu), dnf install gcc-c++ (Fedora), or conda install gxx; or set CXX to another compiler. Without "
-                "it, numpy and Arrow do the same work more slowly."
+                "Ubuntu), dnf install gcc-c++ (Fedora), xcode-select --install (macOS), or conda install gxx; or set CXX "
+                "to another compiler. Without it, numpy and Arrow do the same work more slowly."
             )
         unfinished = target.with_suffix(".unfinished")  # the lock protects it; `storage.whole_files` is above this room
         sources = map(str, sorted(SOURCES.glob("*.cc")))

@@ -22,9 +22,14 @@ inline FileStatus status_of(const char* path) {
   struct stat found;
   if (stat(path, &found) != 0) return {};
   constexpr int64_t kSecond = 1000000000;
+#if defined(__APPLE__)
+  const timespec modified = found.st_mtimespec, changed = found.st_ctimespec;
+#else
+  const timespec modified = found.st_mtim, changed = found.st_ctim;
+#endif
   return {found.st_size,
-          found.st_mtim.tv_sec * kSecond + found.st_mtim.tv_nsec,
-          found.st_ctim.tv_sec * kSecond + found.st_ctim.tv_nsec,
+          modified.tv_sec * kSecond + modified.tv_nsec,
+          changed.tv_sec * kSecond + changed.tv_nsec,
           static_cast<int64_t>(found.st_ino),
           found.st_mode,
           static_cast<int64_t>(found.st_nlink),

@@ -7,21 +7,16 @@ asks the kernel to kill it (prctl(2), ``PR_SET_PDEATHSIG``).
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing
 import os
-import select
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from ..errors import ResourceError, limit_reached
+from ..platform.processes import end_of, end_with_parents_thread, started_by_main_thread, wait_readable
 
-_PR_SET_PDEATHSIG = 1
 _LOOK_S = 1.0
 _serves = False  # whether this process called `end_with_parent`
 _watching: set[int] = set()  # ids of processes with the thread; a forked child has another id
@@ -54,10 +49,10 @@ def waiter_for(pid: int, *, runs: Callable[[], bool]) -> Callable[[], None]:
         runs: whether the process still runs, for systems where the kernel does not tell.
     """
     try:
-        descriptor = os.pidfd_open(pid)
+        descriptor = end_of(pid)
     except ProcessLookupError:
         return lambda: None
-    except (AttributeError, OSError):  # an older kernel or another operating system
+    except OSError:
         return lambda: _look(runs)
     return lambda: _wait(descriptor)
 
@@ -74,9 +69,7 @@ def end_with_parent() -> None:
     """
     global _serves
     _serves = True
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    end_with_parents_thread()
 
 
 def end_with_trainer() -> None:
@@ -95,23 +88,13 @@ def end_with_trainer() -> None:
     if trainer is None or trainer.pid is None or os.getpid() in _watching:
         return
     gc.freeze()
-    if _started_by_main_thread():
+    if started_by_main_thread():
         end_with_parent()
     try:
         threading.Thread(target=_follow, args=(trainer.pid,), name="parquetry-trainer", daemon=True).start()
     except RuntimeError as error:
         raise ResourceError(f"loader worker {os.getpid()}: {error}. {limit_reached(error)}") from error
     _watching.add(os.getpid())
-
-
-def _started_by_main_thread() -> bool:
-    """Returns whether the main thread of the parent started this process; ``False`` if the system does not tell."""
-    parent = os.getppid()
-    try:
-        with open(f"/proc/{parent}/task/{parent}/children") as file:
-            return str(os.getpid()) in file.read().split()
-    except OSError:
-        return False
 
 
 def _follow(trainer: int) -> None:
@@ -121,9 +104,7 @@ def _follow(trainer: int) -> None:
 
 def _wait(descriptor: int) -> None:
     try:
-        ends = select.poll()  # select() takes no descriptor >= 1024, and a trainer may have that many
-        ends.register(descriptor, select.POLLIN)
-        ends.poll()
+        wait_readable(descriptor)
     finally:
         os.close(descriptor)
 

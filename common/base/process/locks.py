@@ -1,4 +1,4 @@
-"""`locked_within`, `set_byte_lock` and `lock_file`: locks with a limit on how long to wait.
+"""`locked_within` and `lock_file`: locks with a limit on how long to wait.
 
 A stopped process keeps its locks, and whoever can open a file can lock it. So every wait for a lock has a limit.
 """
@@ -6,17 +6,15 @@ A stopped process keeps its locks, and whoever can open a file can lock it. So e
 from __future__ import annotations
 
 import fcntl
-import os
-import struct
 import time
 from collections.abc import Callable
 
+from ..platform.files import lock_holder
 from ..progress import pause, warning_seconds
 
 PATIENCE_S = 30.0
 """How long to wait for a lock that others should hold only for moments."""
 _POLL_S, _LONGEST_POLL_S = 0.001, 0.05
-_FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid
 _given_up: set[str] = set()
 """The locks that did not become free in time, by path. This process does not wait for them a second time."""
 
@@ -42,19 +40,6 @@ def locked_within(
         poll_s = min(2 * poll_s, _LONGEST_POLL_S)
 
 
-def set_byte_lock(descriptor: int, kind: int, start: int) -> None:
-    """Locks or unlocks one byte for an open file description (``F_OFD_SETLK``, see fcntl(2)).
-
-    Args:
-        kind: ``fcntl.F_WRLCK`` or ``fcntl.F_UNLCK``.
-
-    Raises:
-        BlockingIOError: another open file holds the lock.
-        OSError: locks do not work here.
-    """
-    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0))
-
-
 def lock_file(descriptor: int, path: str) -> None:
     """Locks an open file (flock(2)). Where locks do not work, it returns without one.
 
@@ -76,13 +61,6 @@ def lock_file(descriptor: int, path: str) -> None:
 
 
 def holder_of(descriptor: int) -> str:
-    """Names the process that locks an open file, as far as Linux tells."""
-    status = os.fstat(descriptor)
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    try:
-        with open("/proc/locks") as file:
-            held = [fields for fields in map(str.split, file) if place in fields and "->" not in fields]
-    except OSError:
-        held = []
-    pids = [fields[fields.index(place) - 1] for fields in held]
-    return f"process {pids[0]}" if pids and int(pids[0]) > 0 else "another process"
+    """Names the process that locks an open file, as far as the system tells."""
+    pid = lock_holder(descriptor)
+    return "another process" if pid is None else f"process {pid}"

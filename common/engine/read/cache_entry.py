@@ -8,7 +8,6 @@ different dictionaries. `open_entry` returns only what `write_entry` wrote under
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterable
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 from ...base.errors import DatasetError
 from ...base.memory.arrow_views import from_stream, stream_bytes, write_stream
 from ...base.native.kernels import crc32
+from ...base.platform.files import read_at
 from ...storage.file_cache import UNREADABLE
 
 _MAGIC = b"PQRYCE\x00\x01"
@@ -60,7 +60,7 @@ def read_entry(descriptor: int, size_bytes: int) -> pa.Buffer:
     memory = pa.allocate_buffer(size_bytes)
     view, done = memoryview(memory), 0
     while done < size_bytes:
-        count = os.preadv(descriptor, [view[done : done + _MOST_READ_BYTES]], done)
+        count = read_at(descriptor, [view[done : done + _MOST_READ_BYTES]], done)
         if not count:
             raise DatasetError(f"expected {size_bytes} bytes, got {done}.")
         done += count

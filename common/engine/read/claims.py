@@ -12,14 +12,14 @@ are missing (macOS, some network file systems, read-only disks), everyone fetche
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import time
 from collections.abc import Iterator
 
 from ...base.metrics.counters import waited_for_another
-from ...base.process.locks import locked_within, set_byte_lock
+from ...base.platform.files import HAS_BYTE_LOCKS, UNLOCKED, WRITE_LOCKED, set_byte_lock
+from ...base.process.locks import locked_within
 from ...storage.file_cache import CLAIMS
 from ...storage.whole_files import make_directory, open_lock
 
@@ -42,7 +42,7 @@ class Claims:
     def __init__(self, directory: str, *, file: str | None = None) -> None:
         self._directory = directory
         self._file = file
-        self._setlk = getattr(fcntl, "F_OFD_SETLK", None)
+        self._works = HAS_BYTE_LOCKS
         self._expired = 0
 
     @contextlib.contextmanager
@@ -66,15 +66,15 @@ class Claims:
             is_held = self._lock(descriptor, start)
             if not is_held:
                 self._wait(descriptor, start, PATIENCE_S + size_bytes / _SLOWEST_BYTES_PER_S)
-            yield self._setlk is not None and not is_held
+            yield self._works and not is_held
         finally:
             if is_held:  # closing is not enough: a process forked in the meantime has this description, too
                 with contextlib.suppress(OSError):
-                    set_byte_lock(descriptor, fcntl.F_UNLCK, start)
+                    set_byte_lock(descriptor, UNLOCKED, start)
             os.close(descriptor)
 
     def _opened(self) -> int | None:
-        if self._setlk is None:
+        if not self._works:
             return None
         try:
             if self._file is not None:
@@ -88,7 +88,7 @@ class Claims:
         begin = time.monotonic()
         if self._lock(descriptor, start, patience_s):
             with contextlib.suppress(OSError):
-                set_byte_lock(descriptor, fcntl.F_UNLCK, start)
+                set_byte_lock(descriptor, UNLOCKED, start)
             waited_for_another(time.monotonic() - begin)
             return
         self._expired += 1
@@ -98,12 +98,12 @@ class Claims:
             patience_s,
         )
         if self._expired >= _MOST_EXPIRED:
-            self._setlk = None
+            self._works = False
 
     def _lock(self, descriptor: int, start: int, patience_s: float = 0.0) -> bool:
         """Returns whether the byte could be locked in this time. Where locks do not work, it counts as locked."""
         try:
-            return locked_within(lambda: set_byte_lock(descriptor, fcntl.F_WRLCK, start), patience_s)
+            return locked_within(lambda: set_byte_lock(descriptor, WRITE_LOCKED, start), patience_s)
         except OSError:
-            self._setlk = None
+            self._works = False
             return True

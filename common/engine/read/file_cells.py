@@ -7,8 +7,6 @@ decoder (`FileData`). Pages are compared with their checksums when one of their 
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -20,6 +18,7 @@ import pyarrow as pa
 from ...base.errors import DatasetError, access_failed
 from ...base.memory.arena import SCRATCH
 from ...base.memory.arrow_views import is_number
+from ...base.platform.files import is_cached, read_ahead
 from ...base.process.dataclass import dataclass
 from ...parquet.native_decode import OrderedNumbers
 from ...parquet.pages import FileBytes
@@ -82,7 +81,7 @@ class FileCells(_Ranges):
 
     def expect(self) -> None:
         """Asks the kernel to read the first values ahead, up to `_MOST_AHEAD_BYTES`; they will be needed soon."""
-        if not hasattr(os, "posix_fadvise") or not len(self):
+        if not len(self):
             return
         descriptor, ahead = self.file.descriptor, 0
         far = np.flatnonzero(self.starts[1:] - self.ends[:-1] > MOST_GAP_BYTES)
@@ -90,13 +89,11 @@ class FileCells(_Ranges):
             begin, end = int(self.starts[first]), int(self.ends[last])
             if ahead > _MOST_AHEAD_BYTES:
                 return
-            if _is_cached(descriptor, begin) and _is_cached(descriptor, end - 1):
+            if is_cached(descriptor, begin) and is_cached(descriptor, end - 1):
                 continue
             end = min(end, begin + _MOST_AHEAD_BYTES)
             ahead += end - begin
-            with contextlib.suppress(OSError):  # the file system does not support it
-                for place in range(begin, end, _ADVICE_BYTES):  # the kernel reads no more than this per call
-                    os.posix_fadvise(descriptor, place, min(_ADVICE_BYTES, end - place), os.POSIX_FADV_WILLNEED)
+            read_ahead(descriptor, begin, end)
 
     def loaded(self) -> StoredCells:
         """Reads the values into memory.
@@ -190,16 +187,6 @@ class FileData:
         data = memoryview(SCRATCH.array("stored", (part.stop - part.start,), np.dtype(np.uint8)))  # type: ignore[arg-type]
         read_values(self._file, np.array([part.start]), [data])
         return data
-
-
-def _is_cached(descriptor: int, place: int) -> bool:
-    """Returns whether a byte of a file is in the page cache."""
-    if not hasattr(os, "RWF_NOWAIT"):
-        return False
-    try:
-        return os.preadv(descriptor, [bytearray(1)], place, os.RWF_NOWAIT) == 1
-    except OSError:  # the read would block, or the file system cannot tell
-        return False
 
 
 def stays_in_file(field: UnischemaField) -> bool:

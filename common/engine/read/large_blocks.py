@@ -15,6 +15,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from ...base.metrics.counters import Reading
+from ...base.platform.files import forget
 from ...base.process.dataclass import dataclass
 from ...base.process.forks import reading
 from ...base.progress import check_cancelled
@@ -23,7 +24,6 @@ from ...parquet.nested import variable
 from ...plan.selection.rows import RowNumbers, rows_between
 from ...plan.selection.statistics import decoded_bytes
 from ...schema.field import UnischemaField
-from ...storage.temporary import forget
 from .arrow_reader import ArrowReader
 from .cell_reader import CellReader
 from .column_reader import some_rows

@@ -12,6 +12,7 @@ import weakref
 import numpy as np
 
 from ...base.errors import DatasetError, ParquetryError
+from ...base.platform.files import read_at
 from ...storage.file_versions import FileVersion, check_version, local_version
 from ...storage.files import DataFile
 
@@ -94,7 +95,7 @@ def read_values(file: OpenFile, starts: np.ndarray, places: list[memoryview]) ->
 def _read_all(file: OpenFile, buffers: list[memoryview], begin: int) -> None:
     missing_bytes = sum(map(len, buffers))
     while True:
-        read = os.preadv(file.descriptor, buffers, begin)
+        read = read_at(file.descriptor, buffers, begin)
         missing_bytes -= read
         if missing_bytes == 0:
             return

@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import mmap
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ...base.memory.memory_file import memory_file
+from ...base.platform.memory_file import is_memory, memory_file, shared_path
 
 _NAME = "pages"
 _ROW_BITS = 17
@@ -35,7 +34,7 @@ class PassedPages:
         if self._path is None:
             with contextlib.suppress(OSError):
                 descriptor = memory_file(_NAME, self._words.nbytes)
-                self._path = f"/proc/{os.getpid()}/fd/{descriptor}"
+                self._path = shared_path(descriptor)
                 self._map(descriptor)
         return self._path
 
@@ -44,7 +43,7 @@ class PassedPages:
         if path in (None, self._path):
             return
         with contextlib.suppress(OSError, ValueError), open(path, "r+b") as file:
-            if f"parquetry-{_NAME}" in os.readlink(f"/proc/self/fd/{file.fileno()}"):
+            if is_memory(shared_path(file.fileno()), _NAME):
                 self._map(file.fileno())
                 self._path = path
 

@@ -11,7 +11,6 @@ taken it, it is freed. A mapped table stays valid until its reader drops it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import mmap
@@ -26,9 +25,10 @@ import numpy as np
 import pyarrow as pa
 
 from ...base.memory.arrow_views import from_stream, stream_bytes, write_stream
-from ...base.memory.memory_file import has_memfd
+from ...base.platform.files import HAS_BYTE_LOCKS, UNLOCKED, WRITE_LOCKED, set_byte_lock
+from ...base.platform.memory_file import has_memfd, has_shared_paths, is_memory, memory_file, shared_path
 from ...base.process.forks import ForkLock
-from ...base.process.locks import PATIENCE_S, locked_within, set_byte_lock
+from ...base.process.locks import PATIENCE_S, locked_within
 from .claims import Claims
 from .passed_pages import PASSED_PAGES
 
@@ -38,7 +38,7 @@ _SLOT = np.dtype([("key", "<u8"), *((name, "<i8") for name in _NUMBERS)])
 _FREE, _WRITING, _READY, _UNWANTED = range(4)
 _SLOTS = 128  # each table takes a descriptor of the process that holds it
 _BITS = 63  # of the number that says which readers took a table; readers beyond them share bits
-_CONTENTS = "parquetry-contents"
+_CONTENTS = "contents"
 _CONTENTS_BYTES = _SLOT.itemsize * _SLOTS
 _BUSY = 1 << 61  # the byte to lock while using the table of contents; claims lock smaller ones
 _DIGEST_BYTES = 16
@@ -71,7 +71,7 @@ class SharedReads:
         with contextlib.suppress(OSError):
             descriptor = new_contents()
             weakref.finalize(self, os.close, descriptor)
-            self._path, self._owner = f"/proc/{os.getpid()}/fd/{descriptor}", os.getpid()
+            self._path, self._owner = shared_path(descriptor), os.getpid()
 
     def of_worker(self, worker: int, workers: int, max_bytes: int) -> SharedTables | None:
         """In a loader worker that begins a pass: returns what it shares with the others, or ``None``.
@@ -96,7 +96,7 @@ class SharedReads:
 
 def can_share() -> bool:
     """Whether the system has what it takes: memory files, ``/proc``, and locks that belong to an open file."""
-    return has_memfd() and hasattr(fcntl, "F_OFD_SETLK") and os.path.isdir("/proc/self/fd")
+    return has_memfd() and HAS_BYTE_LOCKS and has_shared_paths()
 
 
 def new_contents() -> int:
@@ -105,13 +105,7 @@ def new_contents() -> int:
     Raises:
         OSError: too many open files, or no memory.
     """
-    descriptor = os.memfd_create(_CONTENTS, os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(descriptor, _CONTENTS_BYTES)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+    return memory_file(_CONTENTS, _CONTENTS_BYTES)
 
 
 class SharedTables:
@@ -135,7 +129,7 @@ class SharedTables:
         # An open file of its own, so that its locks exclude other processes.
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if not os.readlink(f"/proc/self/fd/{self._descriptor}").startswith(f"/memfd:{_CONTENTS} "):
+            if not is_memory(shared_path(self._descriptor), _CONTENTS):
                 raise ValueError(f"expected a table of contents, got another file: {path}")
             memory = mmap.mmap(self._descriptor, _CONTENTS_BYTES)
         except BaseException:
@@ -182,7 +176,7 @@ class SharedTables:
         """Shares a table if there is room for it."""
         digest = _digest(key)
         try:
-            descriptor = os.memfd_create("parquetry-table", os.MFD_CLOEXEC)
+            descriptor = memory_file("table")
         except _FAILURES:
             return
         at = None
@@ -226,10 +220,10 @@ class SharedTables:
                 self._release_tables()
                 yield self._slots
             finally:
-                set_byte_lock(self._descriptor, fcntl.F_UNLCK, _BUSY)
+                set_byte_lock(self._descriptor, UNLOCKED, _BUSY)
 
     def _lock_contents(self) -> None:
-        lock = partial(set_byte_lock, self._descriptor, fcntl.F_WRLCK, _BUSY)
+        lock = partial(set_byte_lock, self._descriptor, WRITE_LOCKED, _BUSY)
         if locked_within(lock, 0 if self._gave_up else PATIENCE_S):
             return
         if not self._gave_up:
@@ -324,7 +318,7 @@ def _opened(slot: np.void) -> int | None:
 
 
 def _place(slot: np.void) -> str:
-    return f"/proc/{slot['process']}/fd/{slot['descriptor']}"
+    return shared_path(slot["descriptor"], slot["process"])
 
 
 def _mapped(descriptor: int, size: int, digest: bytes) -> pa.Table:
@@ -335,7 +329,7 @@ def _mapped(descriptor: int, size: int, digest: bytes) -> pa.Table:
 
 
 def _write(descriptor: int, table: pa.Table, digest: bytes) -> None:
-    with pa.OSFile(f"/proc/self/fd/{descriptor}", "wb") as file:
+    with pa.OSFile(shared_path(descriptor), "wb") as file:
         write_stream(file, table)
         file.write(digest)
 

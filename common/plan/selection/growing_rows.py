@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ...storage.temporary import NoRoomError, TemporaryBuffer, forget
+from ...base.platform.files import forget
+from ...storage.temporary import NoRoomError, TemporaryBuffer
 
 RowNumbers: TypeAlias = np.ndarray | range
 """Numbers of rows in a row group, ascending: int32, int64, or a range, which takes no memory whatever its length."""

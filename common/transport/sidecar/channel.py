@@ -11,6 +11,7 @@ from typing import Any
 
 from ...base.errors import SidecarError
 from ...base.metrics.counters import Counters
+from ...base.platform.sockets import receive
 from .protocol import HEADER, MAX_BODY_BYTES, Message, pack, unpack
 
 _PACKET_BYTES = HEADER.size + MAX_BODY_BYTES
@@ -56,7 +57,7 @@ class Channel:
         over = False
         while True:
             try:
-                packet, descriptors, _, _ = socket.recv_fds(self._connection, _PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+                packet, descriptors, _ = receive(self._connection, _PACKET_BYTES, 1)
                 break
             except BlockingIOError:  # the end of a slice, where Python handles signals
                 if over:

@@ -8,7 +8,6 @@ import ctypes
 import json
 import mmap
 import os
-import socket
 import subprocess
 import sys
 import weakref
@@ -18,8 +17,9 @@ from typing import Any
 
 from ...base.errors import ParquetryError, PipelineError, SidecarError, error_class, limit_reached
 from ...base.memory.arena import SMALL_BYTES
-from ...base.memory.memory_file import memory_file
 from ...base.metrics.tracing import ENVIRONMENT
+from ...base.platform.memory_file import memory_file
+from ...base.platform.sockets import packet_pair
 from ...engine.columns.batch import Column
 from ...plan.order.cursor import SkipState
 from ...schema.element import OutputField
@@ -56,7 +56,7 @@ class SidecarClient:
         self.pid = os.getpid()
         self._shared = may_share_process(request.decode())
         self._surroundings = _surroundings()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = packet_pair()
         shared = [SHARED] if self._shared else []
         self._stderr = ""
         command: Sequence[str] = ()

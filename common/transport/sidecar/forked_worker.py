@@ -12,7 +12,6 @@ import argparse
 import logging
 import os
 import resource
-import select
 import signal
 import socket
 import sys
@@ -20,12 +19,13 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from subprocess import TimeoutExpired
 from typing import Any, NoReturn
 
 from ...base.errors import SidecarError
+from ...base.platform.processes import end_of, kill, open_descriptors, rename_process, wait_readable
 from ...base.process.exit_watch import end_with_parent
 from .worker import work
 from .worker_process import Process, StreamChannel, WorkerProcess, start_worker
@@ -45,8 +45,8 @@ def can_fork() -> bool:
     Importing numpy and pyarrow starts threads of OpenBLAS and jemalloc. Those libraries handle forks themselves.
     """
     try:
-        os.close(os.pidfd_open(os.getpid()))  # used to wait for workers
-    except (AttributeError, OSError):
+        os.close(end_of(os.getpid()))  # used to wait for workers
+    except OSError:
         return False
     return sys.platform == "linux" and threading.active_count() == 1
 
@@ -178,7 +178,7 @@ def _serve(connection: socket.socket, *, takes_over: bool = False) -> NoReturn:
     """Runs the template: forks workers on request and reaps them, until the reader is gone."""
     end_with_parent()
     _close_all_but(connection)
-    reader = _rename(TEMPLATE_NAME)
+    reader = rename_process(TEMPLATE_NAME)
     ended: dict[int, int] = {}  # exit codes that have not been requested yet
     ended_before = takes_over
 
@@ -207,7 +207,7 @@ def _serve(connection: socket.socket, *, takes_over: bool = False) -> NoReturn:
                 answer = error
             if answer == 0:
                 signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
-                _rename(reader)
+                rename_process(reader)
                 channel.close()
                 _begin(socket.socket(fileno=descriptor))
             os.close(descriptor)
@@ -227,21 +227,9 @@ def _import_late() -> None:
         Image.preinit()
 
 
-def _rename(name: str) -> str:
-    """Renames this process in `ps` and `top`. Returns the old name."""
-    try:
-        with open("/proc/self/comm", "r+") as file:
-            before = file.read().rstrip("\n")
-            file.write(name)
-    except OSError:
-        return name
-    return before
-
-
 def _close_all_but(connection: socket.socket) -> None:
-    try:
-        descriptors: Iterable[int] = map(int, os.listdir("/proc/self/fd"))
-    except OSError:  # a sandbox without /proc
+    descriptors = open_descriptors()
+    if descriptors is None:
         os.closerange(_STANDARD_STREAMS, connection.fileno())
         os.closerange(connection.fileno() + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         return
@@ -272,7 +260,7 @@ class TemplatesWorker:
         self._code: int | None = None
         self._lock = threading.Lock()
         try:
-            self._ended: int | None = os.pidfd_open(pid)
+            self._ended: int | None = end_of(pid)
         except ProcessLookupError:
             self._ended = None
         else:
@@ -284,12 +272,9 @@ class TemplatesWorker:
         Raises:
             TimeoutExpired: it still runs after ``timeout`` seconds.
         """
-        if self._ended is not None:
-            poll = select.poll()
-            poll.register(self._ended, select.POLLIN)
-            if not poll.poll(None if timeout is None else timeout * 1000):
-                assert timeout is not None
-                raise TimeoutExpired(f"worker {self.pid}", timeout)
+        if self._ended is not None and not wait_readable(self._ended, timeout):
+            assert timeout is not None
+            raise TimeoutExpired(f"worker {self.pid}", timeout)
         with self._lock:
             if not self._asked:
                 self._asked = True
@@ -299,8 +284,7 @@ class TemplatesWorker:
     def kill(self) -> None:
         """Kills the process, unless it has ended."""
         if self._ended is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._ended, signal.SIGKILL)
+            kill(self._ended)
 
 
 class ForkedProcess:

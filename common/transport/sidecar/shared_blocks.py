@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...base.memory.arrow_views import as_arrow, from_stream, write_stream
-from ...base.memory.memory_file import memory_file
+from ...base.platform.memory_file import memory_file
 from ...base.process.dataclass import dataclass
 from ...engine.read.file_cells import FileCells, Part, RowGroupColumns, WholeFiles
 from ...engine.read.large_blocks import BlockColumns, LargeColumns

@@ -11,12 +11,12 @@ from builders import Built, built_once
 
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import PipelineError
+from parquetry.common.base.platform.processes import usable_memory_bytes
 from parquetry.common.server import ArrowServer, ClientLimits, ServerAddress, sending, serve, server_process
 from parquetry.common.server.sending import own_steps
 from parquetry.common.server.stream_budget import StreamBudget
 from parquetry.common.transport.served.client import Connection, ask_once
 from parquetry.common.transport.served.wire import SocketReader, StreamRequest
-from parquetry.common.transport.source import usable_memory_bytes
 
 from .served import elements, socket_url
 

@@ -19,7 +19,7 @@ from processes import PATIENCE_S
 from sidecar_packets import packet
 
 from parquetry.common import Pipeline
-from parquetry.common.base.memory.memory_file import memory_file
+from parquetry.common.base.platform.memory_file import memory_file
 from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.transport.processes import python_command
 from parquetry.common.transport.sidecar.channel import Channel

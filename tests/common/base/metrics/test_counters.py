@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from parquetry.common.base.memory.memory_file import memory_file
 from parquetry.common.base.metrics import counters as module
 from parquetry.common.base.metrics.counters import (
     Count,
@@ -24,6 +23,7 @@ from parquetry.common.base.metrics.counters import (
     waited_for_another,
 )
 from parquetry.common.base.metrics.tally import Gauge, Tally
+from parquetry.common.base.platform.memory_file import memory_file
 
 
 @pytest.fixture(autouse=True)

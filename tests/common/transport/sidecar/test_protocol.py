@@ -23,7 +23,7 @@ from sidecar_packets import BROKEN, golden, request
 
 from parquetry.common.apps.testing import assert_same
 from parquetry.common.base.errors import SidecarError
-from parquetry.common.base.memory.memory_file import memory_file
+from parquetry.common.base.platform.memory_file import memory_file
 from parquetry.common.engine.columns.batch import Column, Dense, Ragged, Strings
 from parquetry.common.plan.order.cursor import Cursor, Origin
 from parquetry.common.schema.element import OutputField

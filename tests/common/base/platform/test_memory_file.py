@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from parquetry.common.base.memory import memory_file as module
-from parquetry.common.base.memory.memory_file import has_memfd, memory_file
+from parquetry.common.base.platform import memory_file as module
+from parquetry.common.base.platform.memory_file import has_memfd, memory_file
 
 
 @pytest.fixture(params=[True, False], ids=["memfd", "without memfd"])
