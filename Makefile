@@ -16,6 +16,7 @@
 #   make test-slow      the tests marked slow: killed processes, memory, long searches, docs, examples
 #   make test-oldest    the tests marked versions, with the lowest versions of all packages that are promised
 #   make test-newest    the same with the newest Python, without torch; also all of Spark, with pyspark 4, classic and Connect; needs Java 17
+#   make test-laptop    pipelines, iterable and map-style datasets in threads, with all hidden that only Linux has
 #   make test-bare      the same with neither framework
 #   make test-trainers  PyTorch trainers: Accelerate, the Hugging Face Trainer, Lightning, Ray; also the notebooks, and
 #                       stores that answer on this machine: S3, Google Cloud Storage, HTTP
@@ -63,7 +64,7 @@ PYTEST ?= -n $(shell expr 2 \* $(PROCESSORS)) --dist worksteal
 CORE := $(wildcard common/base/native/*.cc common/base/native/*.h) common/base/native/build.py common/base/native/compiler.py
 KERNELS := $(wildcard tf_plugin/kernels/*) tf_plugin/build.py
 
-.PHONY: demo environments fuzz faults soak sanitize sanitize-core sanitize-client-memory sanitize-client-threads sanitize-client-forks audit changelog docs dist pure-dist check-dist tag-text test test-slow nightly check bench bench-quick bench-peers test-oldest test-newest test-bare test-trainers clean
+.PHONY: demo environments fuzz faults soak sanitize sanitize-core sanitize-client-memory sanitize-client-threads sanitize-client-forks audit changelog docs dist pure-dist check-dist tag-text test test-slow nightly check bench bench-quick bench-peers test-oldest test-newest test-bare test-laptop test-trainers clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo-built
@@ -106,6 +107,11 @@ test-newest: $(VENV_NEWEST)/.built
 test-bare: $(VENV_BARE)/.built
 	$(VENV_BARE)/bin/python -c "from importlib.util import find_spec; assert not (find_spec('tensorflow') or find_spec('torch'))"
 	$(VERSIONS) $(VENV_BARE)/bin/python -m pytest $(PYTEST) -m "$(OF_VERSIONS)" tests/common tests/every_face
+
+# Threads of every class without what only Linux has; of the map-style and the iterable dataset, with loader workers, too.
+LAPTOP_TESTS := tests/common/pipeline/test_iteration.py tests/common/pipeline/test_pipeline.py tests/common/pipeline/test_random_access.py tests/torch_plugin/test_iterable.py tests/torch_plugin/test_map.py
+test-laptop: $(VENV)/.built
+	PYTHONPATH=tests $(VENV)/bin/python -m pytest -p laptop -n 0 -m "$(FAST)" -k "not sidecar" $(LAPTOP_TESTS)
 
 check: $(VENV)/.installed
 	$(VENV)/bin/python -m ruff check .

@@ -20,6 +20,7 @@ from ..base.metrics.loader_stats import Chain, LoaderStats, SkippedRow
 from ..base.metrics.tally import Tally
 from ..base.platform.memory_file import memory_file
 from ..base.platform.processes import usable_processors
+from ..base.platform.sockets import has_packets
 from ..base.process.forks import begun_by_parent
 from ..engine.read.column_reader import TableCache
 from ..engine.run.step_run import Converter, split_columns
@@ -358,4 +359,4 @@ def executor_of(pipeline: Iterated) -> str:
     chosen = pipeline.source.executor or pipeline.options.executor
     if chosen is not None:
         return chosen
-    return "sidecar" if pipeline.plan().program.has_user_code else "threads"
+    return "sidecar" if pipeline.plan().program.has_user_code and has_packets() else "threads"

@@ -61,8 +61,8 @@ def build_library(folder: Path = BUILT) -> Path:
         if compiler is None:
             raise RuntimeError(
                 "native core of parquetry: expected a C++17 compiler, got no g++. Run: apt-get install g++ (Debian, "
-                "Ubuntu), dnf install gcc-c++ (Fedora), xcode-select --install (macOS), or conda install gxx; or set CXX "
-                "to another compiler. Without it, numpy and Arrow do the same work more slowly."
+                "Ubuntu), dnf install gcc-c++ (Fedora), xcode-select --install (macOS), or conda install gxx; or set "
+                "CXX to another compiler. Without it, numpy and Arrow do the same work more slowly."
             )
         unfinished = target.with_suffix(".unfinished")  # the lock protects it; `storage.whole_files` is above this room
         sources = map(str, sorted(SOURCES.glob("*.cc")))

@@ -36,7 +36,7 @@ def read_at(descriptor: int, buffers: Sequence[memoryview | bytearray], begin: i
     if hasattr(os, "preadv"):
         return os.preadv(descriptor, buffers, begin)
     done = 0
-    for buffer in map(memoryview, buffers):
+    for buffer in (memoryview(each).cast("B") for each in buffers):
         content = os.pread(descriptor, len(buffer), begin + done)
         buffer[: len(content)] = content
         done += len(content)

@@ -10,13 +10,18 @@ import struct
 _PEER = struct.Struct("3i")  # process, user and group, as SO_PEERCRED gives them
 
 
+def has_packets() -> bool:
+    """Whether `packet_pair` works here, and with it the sidecar."""
+    return hasattr(socket, "SOCK_SEQPACKET")
+
+
 def packet_pair() -> tuple[socket.socket, socket.socket]:
     """Returns two connected sockets. Each message arrives as a whole.
 
     Raises:
         OSError: the system has no such sockets, as macOS.
     """
-    if not hasattr(socket, "SOCK_SEQPACKET"):
+    if not has_packets():
         raise OSError(
             errno.EPROTONOSUPPORT,
             'this system has no sockets that keep packets apart, which sidecars need: use executor="threads"',
