@@ -7,6 +7,7 @@
 #   make check          ruff, mypy, the import order of the folders, and what mypy and pyright infer in a user's file
 #   make bench          every workload against the machine's limit and the installed peers; BENCH="--profile full" for more
 #   make bench-quick    shuffled JPEG batches against the decoder's own limit, about a minute
+#   make bench-track    appends the ratios of this commit to docs/notebook/ratios.json, and draws them over commits
 #   make bench-peers    environments for the peers of `make bench`; without them their cells stay blank
 #   make soak           kills and stops sidecar processes for an hour and watches elements, memory, descriptors, then fuzzes
 #                       every parser for a moment; SECONDS=60 for less
@@ -64,7 +65,7 @@ PYTEST ?= -n $(shell expr 2 \* $(PROCESSORS)) --dist worksteal
 CORE := $(wildcard common/base/native/*.cc common/base/native/*.h) common/base/native/build.py common/base/native/compiler.py
 KERNELS := $(wildcard tf_plugin/kernels/*) tf_plugin/build.py
 
-.PHONY: demo environments fuzz faults soak sanitize sanitize-core sanitize-client-memory sanitize-client-threads sanitize-client-forks audit changelog docs dist pure-dist check-dist tag-text test test-slow nightly check bench bench-quick bench-peers test-oldest test-newest test-bare test-laptop test-trainers clean
+.PHONY: demo environments fuzz faults soak sanitize sanitize-core sanitize-client-memory sanitize-client-threads sanitize-client-forks audit changelog docs dist pure-dist check-dist tag-text laptop-tests test test-slow nightly check bench bench-quick bench-track bench-peers test-oldest test-newest test-bare test-laptop test-trainers clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo-built
@@ -110,6 +111,8 @@ test-bare: $(VENV_BARE)/.built
 
 # Threads of every class without what only Linux has; of the map-style and the iterable dataset, with loader workers, too.
 LAPTOP_TESTS := tests/common/pipeline/test_iteration.py tests/common/pipeline/test_pipeline.py tests/common/pipeline/test_random_access.py tests/torch_plugin/test_iterable.py tests/torch_plugin/test_map.py
+laptop-tests:
+	@echo $(LAPTOP_TESTS)
 test-laptop: $(VENV)/.built
 	PYTHONPATH=tests $(VENV)/bin/python -m pytest -p laptop -n 0 -m "$(FAST)" -k "not sidecar" $(LAPTOP_TESTS)
 
@@ -132,6 +135,11 @@ bench: $(VENV)/.built
 
 bench-quick: $(VENV)/.built
 	$(VENV)/bin/python -m benchmarks.run --name quick --workloads a --contenders threads,sidecar,tf-eager,pipe,pipe-loader
+
+# On a machine that does nothing else; commit the two files that it changes.
+bench-track: $(VENV)/.built
+	$(VENV)/bin/python -m benchmarks.run --name track --no-plot --workloads a,b,c-ndarray,d --contenders threads,pipe,tf-eager $(BENCH)
+	$(VENV)/bin/python -m benchmarks.track bench-results/track.json docs/notebook/ratios.json
 
 soak: $(VENV)/.built
 	$(VENV)/bin/python -m benchmarks.soak --seconds $(or $(SECONDS),3600)
@@ -216,7 +224,12 @@ build/tensorflow-%/.op: pure-dist
 	$(UV) pip install --quiet --python $(@D) --reinstall --no-deps dist/*-py3-none-any.whl
 	cd build && tensorflow-$*/bin/python -m parquetry.tf_plugin.build ops  # not here, where parquetry/ is a folder
 
+# First with the base requirements alone, with no compiler and none of this machine's variables: each wheel, and the sdist.
 check-dist: | $(UV)
+	for part in dist/*.whl dist/*.tar.gz; do \
+	    $(UV) venv --quiet --clear --python $(PYTHON) build/base && $(UV) pip install --quiet --python build/base $$part && \
+	    env -i PATH=$(CURDIR)/build/base/bin HOME=$(CURDIR)/build/base build/base/bin/python -I tests/wheels/try_base.py $$part $(VERSION) || exit 1; \
+	done
 	for version in $(TENSORFLOWS); do \
 	    folder=build/tensorflow-$$version; \
 	    $(UV) pip install --quiet --python $$folder --reinstall --no-deps dist/*manylinux*.whl && \

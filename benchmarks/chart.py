@@ -18,7 +18,7 @@ KEYS = ("a", "c-ndarray", "d")
 _WIDTH, _LABELS, _GAP = 960, 280, 16
 _TOP, _ROW, _BAR = 58, 22, 14
 _VALUE = 34  # pixels for the number behind the longest bar
-_STYLE = """
+STYLE = """
     text { fill: #1f2328; font-size: 13px; }
     .head, .own { font-weight: 600; }
     .note { fill: #59636e; font-size: 12px; }
@@ -44,7 +44,7 @@ def chart(results: Mapping[str, Any], keys: Sequence[str] = KEYS) -> str:
         ValueError: none of the workloads was measured next to its limit.
     """
     tables = results["runs"][-1]["workloads"]
-    panels = {key: found for key in keys if (found := _shares(tables.get(key, {})))}
+    panels = {key: found for key in keys if (found := shares(tables.get(key, {})))}
     if not panels:
         raise ValueError(f"the chart needs one of the workloads {', '.join(keys)}, got {', '.join(tables) or 'none'}.")
     names = _order(panels)
@@ -56,7 +56,7 @@ def chart(results: Mapping[str, Any], keys: Sequence[str] = KEYS) -> str:
     return _document(parts, len(names), results["machine"])
 
 
-def _shares(table: Mapping[str, Any]) -> dict[str, float]:
+def shares(table: Mapping[str, Any]) -> dict[str, float]:
     """Returns the median share of the limit of each contender."""
     found = {name: summary_of(entry) for name, entry in table.items()}
     return {name: one.ratio.median for name, one in found.items() if one and one.ratio}
@@ -115,7 +115,7 @@ def _document(parts: Sequence[str], rows: int, machine: Mapping[str, Any]) -> st
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {bottom + 30}" role="img" '
         f'aria-labelledby="title" font-family="{font}">',
         '<title id="title">Rows per second of each loader, as a share of the limit of the machine</title>',
-        f"<style>{_STYLE}</style>",
+        f"<style>{STYLE}</style>",
         *parts,
         f'<text class="note" x="{_LABELS}" y="{bottom + 20}">{escape(note)}</text>',
         "</svg>",
