@@ -454,6 +454,9 @@ class Chain:
             self.names = [*self.names, *(f"{name}__is_pad" for name in stacked)]
 
     def transform(self) -> Call:
+        remade = self._remade()
+        if remade is not None:
+            return remade
         assume("double" not in self.names)
         self.names = [*self.names, "double"]
         if self.block is not None:
@@ -475,6 +478,15 @@ class Chain:
             )
         function = _double_arrow if batched == "arrow" else self.draw(st.sampled_from([_double, _double_again()]))
         return call("transform", function, output, batched=batched, model=_double_plain)
+
+    def _remade(self) -> Call | None:
+        """Draws a function that makes token lists anew, whose lengths are counted."""
+        names = [self.now(name) for name in TOKEN_FIELDS if self.now(name) in self.names]
+        rows = self.block is None and self.window is None and not self.batched
+        if not (rows and names and self.draw(st.booleans())):
+            return None
+        batched = self.draw(st.booleans())
+        return call("transform", _keeping(names), adds=names, lengths=True, batched=batched, model=lambda row: row)
 
     def nulls(self) -> Call:
         assume(self.window is None)
@@ -582,9 +594,10 @@ class Chain:
         return self._blocks("pack_rows", options)
 
     def takes_blocks(self, calls: Sequence[Call]) -> bool:
-        """Whether the tokens are available and no stage has changed values: only stored rows can be joined."""
+        """Whether the tokens are available and no stage has changed values, except to make them with counted lengths."""
         values = {"transform", "nulls", "pad", "cast", "encode", "as_tuple"}
-        worked = any(each.verb in values and each.args[0] != "drop" for each in calls)
+        changes = [each for each in calls if not each.options.get("lengths")]
+        worked = any(each.verb in values and each.args[0] != "drop" for each in changes)
         return self.now("tokens") in self.names and not worked
 
     def _for_tokens(self, number: int, other: int) -> Any:

@@ -12,7 +12,7 @@ from ..base.errors import PipelineError
 from ..schema.field import UnischemaField
 from ..schema.plain import is_iterable
 from ..stages.as_tuple import AsTuple
-from ..stages.base import EVERY_FIELD, FieldNames, Stage, names_of, required_names
+from ..stages.base import EVERY_FIELD, FieldNames, Stage, listed, names_of, numeric_dtype, required_names
 from ..stages.cast import Cast
 from ..stages.decimals import Decimals
 from ..stages.encode import Encode
@@ -24,6 +24,7 @@ from ..stages.pad import Pad
 from ..stages.permute import Permute
 from ..stages.rename import Rename
 from ..stages.select import Select
+from ..stages.tokenize import Tokenize, version_digest
 from ..stages.transform import Transform
 
 if TYPE_CHECKING:  # the standard library has it since Python 3.11
@@ -305,6 +306,51 @@ class FieldVerbs:
         """
         return self._with_stage(AsTuple.of(parts))
 
+    def tokenize(
+        self,
+        tokenizer: Callable[[str], Any] | object,
+        field: str | UnischemaField,
+        to: str = "tokens",
+        *,
+        dtype: DTypeLike = "int32",
+        nulls: Literal["error", "empty"] = "error",
+        version: str | int | None = None,
+    ) -> Self:
+        """Adds the token ids of a text, as lists that `concat`, `pack_rows` and `bucket` accept.
+
+            >>> def letters(text):
+            ...     return [ord(letter) - 96 for letter in text if letter.isalpha()]
+            >>> named = drive.nulls("drop", "name").tokenize(letters, "drive")
+            >>> next(iter(named))["tokens"].tolist()
+            [4]
+            >>> next(iter(named.concat(8, "tokens", separator=0)))["tokens"].tolist()
+            [4, 0, 4, 0, 4, 0, 4, 0]
+
+        The tokenizer runs in the workers, in each epoch. For verbs that need lengths before the order, they are counted
+        in one pass over the rows at the first use, with a progress bar. They are stored on disk, like selections, so
+        the next run starts immediately. After it, all is exact: equal steps on all ranks, ``len()``, and states.
+
+        Args:
+            tokenizer: a function of a text that returns a list or an array of integers; a ``tokenizers.Tokenizer``, a
+                tokenizer of ``transformers`` (both add their special tokens), or a ``tiktoken.Encoding`` (whose
+                ``encode_ordinary`` is used).
+            field: the field of texts, which stays.
+            to: the name of the new field, of shape ``(None,)``.
+            dtype: the integer dtype of the ids.
+            nulls: whether a null text is an error or has no tokens (``"empty"``).
+            version: what identifies the tokenizer in stored lengths and in states; by default, a hash of its content
+                or, for a function, of its code.
+
+        Raises:
+            PipelineError: the arguments do not fit, the field does not hold texts, or a field ``to`` exists; or, in
+                an epoch, a text has another number of tokens than was counted.
+            NullValueError: a text is null under ``"error"``; the message names file and row.
+            TransformError: the tokenizer failed or returned other values; the message names file and row.
+        """
+        name = field.name if isinstance(field, UnischemaField) else field
+        chosen = numeric_dtype("tokenize", dtype)
+        return self._with_stage(Tokenize.of(tokenizer, name, to, chosen, nulls, version))
+
     def transform(
         self,
         fn: Callable[[Any], Any],
@@ -313,15 +359,18 @@ class FieldVerbs:
         batched: bool | Literal["arrow"] = False,
         drops: bool = False,
         *,
+        adds: FieldNames | None = None,
+        lengths: bool = False,
+        version: str | int | None = None,
         rng: bool = False,
         seed: int | None = None,
     ) -> Self:
         """Applies a function of numpy values (or Arrow batches) to every row (or batch), in the workers.
 
             >>> twice = UnischemaField("twice", np.int64)
-            >>> doubled = drive.select("id").transform(lambda row: {**row, "twice": row["id"] * 2}, [twice])
-            >>> [int(row["twice"]) for row in doubled.take(3)]
-            [0, 2, 4]
+            >>> doubled = drive.select("id").transform(lambda row: {"twice": row["id"] * 2}, [twice])
+            >>> [(int(row["id"]), int(row["twice"])) for row in doubled.take(3)]
+            [(0, 0), (1, 2), (2, 4)]
             >>> noisy = drive.select("id").transform(lambda row, rng: {"id": row["id"] + rng.integers(2)}, rng=True)
             >>> all(0 <= row["id"] - number <= 1 for number, row in enumerate(noisy))
             True
@@ -329,11 +378,19 @@ class FieldVerbs:
         Args:
             fn: row dict -> row dict; with ``batched=True`` or after ``batch()``, dict of arrays -> dict of arrays; with
                 ``batched="arrow"``, ``pyarrow.RecordBatch`` -> the same.
-            output: fields that the function adds or changes, with dtype and shape; returned values are checked. Numpy
-                arrays must have the dtype. Python numbers, tensors and Arrow columns are converted: floats may be
-                rounded, but a number that would become another is refused.
+            output: fields that the function adds or changes, with dtype and shape. Those that it does not return stay
+                as they are; without ``output``, it returns every field. Returned values are checked: numpy arrays must
+                have the dtype. Python numbers, tensors and Arrow columns are converted: floats may be rounded, but a
+                number that would become another is refused.
             remove: fields to remove.
             drops: whether ``fn`` may return ``None`` to leave a row out; the pipeline's length is then unknown.
+            adds: instead of ``output``, for a function that adds or changes nothing else. A name stands for the field
+                that has it already; declare the others. Other values that the function returns are an error.
+            lengths: whether `concat`, `pack_rows` and `bucket` may use the declared fields. Their lengths are counted
+                in one pass over the rows at the first use, and stored on disk. The function must be deterministic:
+                another length in a later pass is an error that names the row.
+            version: with ``lengths``, what identifies the function in stored lengths and in states, in place of a hash
+                of its code: give another one whenever it returns other lengths.
             rng: whether to call ``fn(row, rng)``, with a ``numpy.random.Generator`` for this row. Its numbers depend
                 only on the seed, the pass over the data and the row: they are the same in every executor and after a
                 resume, and differ between passes, and between copies of a row.
@@ -345,13 +402,22 @@ class FieldVerbs:
                 row.
         """
         declared = None if output is None else tuple(output) if is_iterable(output) else (output,)
-        function = UserFunction(fn)
+        added = None if adds is None else required_names("transform", adds)
+        if adds is not None:
+            if declared is not None:
+                raise PipelineError("transform: expected output= or adds=, got both. Put all fields into adds=[...].")
+            declared = tuple(item for item in listed("transform", adds) if isinstance(item, UnischemaField))
+        if version is not None and not lengths:
+            raise PipelineError("transform: expected version= only with lengths=True, got it without.")
+        function = UserFunction(fn, None if version is None else version_digest("transform", version))
         warn_of_generators("transform", fn)
         if seed is not None and not rng:
             raise PipelineError("transform: expected seed= only with rng=True, got it without. Write rng=True.")
         chosen, drawn = seed_or_drawn(seed) if rng else (0, False)
         removed = names_of("transform", remove)
-        return self._with_stage(Transform(function, declared, removed, batched, drops, rng, chosen, drawn))
+        return self._with_stage(
+            Transform(function, declared, removed, batched, drops, rng, chosen, drawn, added, lengths)
+        )
 
 
 def seed_or_drawn(seed: int | None) -> tuple[int, bool]:

@@ -205,7 +205,9 @@ class ElementReader(Generic[ElementT]):
                     item_rows, places = source.item_rows[part], each.places[part]
                     repeats = None if source.repeats is None else source.repeats[part]
                     padding = None if source.padding is None else source.padding[part]
-                    some = replace(source, item_rows=item_rows, places=None, repeats=repeats, padding=padding)
+                    lengths = None if source.lengths is None else source.lengths[part]
+                    some = replace(source, item_rows=item_rows, places=None, repeats=repeats)
+                    some = replace(some, padding=padding, lengths=lengths)
                     columns = self._made([some], len(item_rows))
                     for place, row in zip(places.tolist(), self._handed_over(columns), strict=True):
                         result[place] = row
@@ -232,6 +234,7 @@ class ElementReader(Generic[ElementT]):
         starts = np.cumsum([0, *map(len, block.rows)])
         item_rows, repeats = block.rows_of_items(read.items), block.repeats_of(read.items)
         padding = block.padding_of(read.items)
+        lengths = block.lengths_of(read.items)
         parts = np.searchsorted(starts, item_rows, side="right") - 1
         several = len(starts)
         for span, chosen in distinct(parts.min(axis=1) * several + parts.max(axis=1)):
@@ -247,6 +250,7 @@ class ElementReader(Generic[ElementT]):
                 spans=None if read.spans is None else read.spans[items],
                 repeats=_repeats(None if repeats is None else repeats[items], copies, places),
                 padding=None if padding is None else padding[items],
+                lengths=None if lengths is None else lengths[items],
             )
 
 
@@ -283,7 +287,7 @@ class _Taken:
             that row group.
         places: the positions of the items in the element.
         pass_number, spans: as in `BlockRead`.
-        repeats, padding: as in `BlockSlice`.
+        repeats, padding, lengths: as in `BlockSlice`.
     """
 
     run: RunKey
@@ -294,6 +298,7 @@ class _Taken:
     spans: np.ndarray | None
     repeats: np.ndarray | None
     padding: np.ndarray | None
+    lengths: np.ndarray | None
 
     def __len__(self) -> int:
         return len(self.places)
@@ -318,6 +323,7 @@ class _Taken:
             spans=self.spans,
             repeats=self.repeats,
             padding=self.padding,
+            lengths=self.lengths,
         )
 
 

@@ -23,9 +23,11 @@ from ..plan.mixed_plan import MixedPlan, Mixture
 from ..plan.options import Options
 from ..plan.order.mixing import phases_of
 from ..plan.plan import BasePlan, Plan
+from ..plan.selection.selection import Selection
 from ..plan.stage_order import StageOrder, accepts, check_skippable, order_stages
 from ..schema.plain import data_frame_kind
 from ..stages.base import Stage, drawn_seed, with_seed
+from ..stages.measure import MadeLengths
 from ..stages.transform import TransformStep
 from ..storage.files import FileListing
 from ..storage.filesystem import local_path
@@ -231,7 +233,13 @@ class Files(Source):
         return replace(self, urls=_as_urls(urls, local=self.filesystem is None), _opened=_Opened())
 
     def make_plan(self, stages: Sequence[Stage], options: Options) -> Plan:
-        return Plan(self.open(options), stages, partial(select_rows, memory_limit=options.memory_bytes))
+        count = partial(self._count, options)
+        return Plan(self.open(options), stages, partial(select_rows, memory_limit=options.memory_bytes, count=count))
+
+    def _count(self, options: Options, dataset: StoredDataset, selection: Selection, measure: MadeLengths) -> Selection:
+        from .counting import count_lengths  # imported on use: it imports this module
+
+        return count_lengths(self, options, dataset, selection, measure)
 
     def explain(self, pipeline: Explained) -> str:
         from .explain import explain_dataset  # imported on use: it also loads what measures the shuffle

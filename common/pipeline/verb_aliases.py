@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..schema.field import UnischemaField
+from ..stages.base import FieldNames
 from .verbs import Verbs
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ class VerbAliases(Verbs):
         batched: bool | Literal["arrow"] = False,
         drops: bool = False,
         *,
+        adds: FieldNames | None = None,
+        lengths: bool = False,
+        version: str | int | None = None,
         rng: bool = False,
         seed: int | None = None,
     ) -> Self:
@@ -36,7 +40,8 @@ class VerbAliases(Verbs):
         >>> [int(row["id"]) for row in doubled.take(3)]
         [0, 2, 4]
         """
-        return self.transform(fn, output, remove, batched, drops, rng=rng, seed=seed)
+        more: dict[str, Any] = {"adds": adds, "lengths": lengths, "version": version, "rng": rng, "seed": seed}
+        return self.transform(fn, output, remove, batched, drops, **more)
 
     def filter(self, predicate: object, fields: Sequence[str] | None = None, *, batched: bool = False) -> Self:
         """Alias of `where`: keeps the rows for which an expression, DNF tuples, a column predicate, or a function of

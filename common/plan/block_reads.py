@@ -39,6 +39,7 @@ class BlockRows:
         repeats: if rows occur several times in an epoch, the number of earlier occurrences of each item's row, int64
             ``[items]``.
         padding: the steps of windows that repeat the row at an edge, bool ``[items, T]``; ``None`` if no step does.
+        lengths: if functions make values whose lengths were counted, that of each row, int64 ``[rows]``.
     """
 
     row_groups: tuple[int, ...]
@@ -46,6 +47,7 @@ class BlockRows:
     item_rows: np.ndarray | None
     repeats: np.ndarray | None = None
     padding: np.ndarray | None = None
+    lengths: np.ndarray | None = None
 
     def rows_of_items(self, items: np.ndarray, *, are_consecutive: bool = False) -> np.ndarray:
         """Returns the ``item_rows`` of the given items; a view if you say that their numbers are consecutive."""
@@ -89,6 +91,10 @@ class BlockRows:
     def padding_of(self, items: np.ndarray) -> np.ndarray | None:
         """Returns the ``padding`` of the given items."""
         return None if self.padding is None else self.padding[items]
+
+    def lengths_of(self, items: np.ndarray) -> np.ndarray | None:
+        """Returns the ``lengths`` of the rows of the given items, ``[items, T]``."""
+        return None if self.lengths is None else self.lengths[self.rows_of_items(items)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,8 +38,10 @@ def build_program(stages: Sequence[Stage], resolve: ResolveFields, seed: int | N
         stage.apply(columns)
     fields = columns.open()
     drops = any(stage.hides_length for stage in stages)
-    for step in (*columns.row_steps, *columns.item_steps):
+    for step in (*columns.joined_steps, *columns.row_steps, *columns.item_steps):
         step.check_batches(batched=columns.batched, drops=drops)
+    if columns.join is not None:
+        return _joined_program(columns)
     if columns.window is None:  # without windows a row is an item
         columns.item_steps, columns.row_steps = [*columns.row_steps, *columns.item_steps], []
     program = ElementProgram(
@@ -50,9 +52,30 @@ def build_program(stages: Sequence[Stage], resolve: ResolveFields, seed: int | N
         outputs=tuple(columns.outputs),
         inputs=(),
         form=_form(columns),
+    )
+    return _with_inputs(_without_unused(program))
+
+
+def _joined_program(columns: Columns) -> ElementProgram:
+    """Returns the program of joined rows. If functions make them, it begins with the steps of a program for rows."""
+    program = ElementProgram(
+        fields=tuple(columns.open()),
+        row_steps=(),
+        window=None,
+        item_steps=tuple(columns.joined_steps),
+        outputs=(),
+        inputs=(),
+    )
+    if columns.joined_steps:
+        program = _with_inputs(_without_unused(program))
+    return replace(
+        program,
+        row_steps=program.item_steps,
+        item_steps=(*columns.row_steps, *columns.item_steps),
+        outputs=tuple(columns.outputs),
+        form=_form(columns),
         join=columns.join,
     )
-    return program if program.join is not None else _with_inputs(_without_unused(program))
 
 
 def mixed_program(

@@ -26,7 +26,6 @@ from ..schema.ragged import concat_ranges
 from ..schema.vocabulary import Vocabulary
 from ..stages.base import Decision, Stage, drawn_seed, with_seed, with_streams
 from ..stages.columns import ResolveFields
-from ..stages.measure import Measure
 from ..stages.recut import Recut
 from ..stages.repeat import Repeat
 from ..stages.shard import Shard
@@ -476,7 +475,7 @@ class Plan(BasePlan):
     def program(self) -> ElementProgram:  # type: ignore[override]  # computed once
         """How rows become elements."""
         program = build_program(self.order.fields, self._resolve_cast, self.seed)
-        join = [] if self.order.join is None else [self.order.join]
+        join = [] if self.order.join is None or self.order.making else [self.order.join]
         learning = [each.stage for each in self.order.learning]
         for stage in (*self.order.selection, *join, *learning):
             stage.check_fields(self.resolve)
@@ -528,9 +527,8 @@ class Plan(BasePlan):
     @cached_property
     def selecting(self) -> list[Stage]:
         """The stages of the selection, followed by the measure of the selected rows."""
-        stages, join = self.order.selected, self.order.join
-        measure = None if join is None else join.measure
-        if not self.skips or not isinstance(measure, Measure):
+        stages, measure = self.order.selected, self.order.measure
+        if not self.skips or measure is None:
             return stages
         allowed = {
             field.name
@@ -543,8 +541,7 @@ class Plan(BasePlan):
     @property
     def measured_lists(self) -> tuple[str, ...]:
         """The list fields whose lengths `list_lengths` returns."""
-        measure = None if self.order.join is None else self.order.join.measure
-        return measure.lists if isinstance(measure, Measure) else ()
+        return () if self.order.measure is None else self.order.measure.lists
 
     def list_lengths(self, row_group: int) -> np.ndarray | None:
         """Returns the length of the lists in each row of a row group, or ``None`` if not all rows were measured."""
@@ -745,7 +742,17 @@ class Plan(BasePlan):
 
     def block_rows(self, key: BlockKey) -> BlockRows:
         """Returns the rows that a block needs, each once, in storage order."""
-        return self.items.block_rows(self.epoch_order(key.epoch), key)
+        rows = self.items.block_rows(self.epoch_order(key.epoch), key)
+        return replace(rows, lengths=self._lengths_of(rows)) if self.order.making else rows
+
+    def _lengths_of(self, rows: BlockRows) -> np.ndarray:
+        """Returns the measured lengths of the rows of a block."""
+        selected, measured = self.selection.rows, self.selection.measured
+        assert measured is not None
+        parts = zip(rows.row_groups, rows.rows, strict=True)
+        places = [selected.before[group] + np.searchsorted(selected.of(group), np.asarray(n)) for group, n in parts]
+        lengths: np.ndarray = measured[np.concatenate([np.zeros(0, np.int64), *places])]
+        return lengths
 
     def block_bytes(self, key: BlockKey) -> int:
         """Returns about how many bytes the encoded columns of a block take."""

@@ -26,7 +26,8 @@ class Input:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementProgram:
     """Reads ``fields``, applies ``row_steps`` to rows, forms windows, and applies ``item_steps`` to yield ``outputs``.
-    Alternatively, joins rows into items with ``join``, and then applies ``item_steps``.
+    Alternatively, joins rows, after ``row_steps`` if functions make them, into items with ``join``, and then applies
+    ``item_steps``.
 
     ``inputs`` are the columns passed to the first steps (``row_steps`` if there are any). ``form`` is the structure of
     the ``outputs``; see `Element`. ``strict_nulls`` says whether a null in an output is an error, because whoever gets

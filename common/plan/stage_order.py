@@ -26,10 +26,12 @@ from ..schema.field import UnischemaField
 from ..stages.base import EVERY_FIELD, Decision, Stage, kinds
 from ..stages.batch import Batch
 from ..stages.cache import Cache
+from ..stages.measure import MadeLengths, Measure
 from ..stages.nulls import Nulls
 from ..stages.shard import Shard
 from ..stages.shuffle import Shuffle
 
+_ABOUT_ROWS = (Decision.ITEMS, Decision.ROW_GROUPS, Decision.CUT, Decision.FIELDS, Decision.BYTES)
 _NOT_ON_A_MIX = (
     Decision.ITEMS,
     Decision.WINDOWS,
@@ -76,6 +78,7 @@ class StageOrder:
         declared: how stored fields are decoded, by name, where a stage says so.
         learning: the stages that learn a vocabulary, each with the rows that it learns from, in call order.
         join: the only stage that forms items from several rows or draws rows by weight; it needs a measure of each row.
+        making: if functions make what it measures, the stages before it that decide the values of a row; else empty.
         batch: the only batch.
         cache: the last ``cache``.
         mixed: whether the rows come from a mix of pipelines, whose items and order are already decided.
@@ -92,6 +95,7 @@ class StageOrder:
     declared: dict[str, UnischemaField] = field(default_factory=dict)
     learning: list[Learning] = field(default_factory=list)
     join: Stage | None = None
+    making: tuple[Stage, ...] = ()
     batch: Batch | None = None
     cache: Cache | None = None
     mixed: bool = False
@@ -226,12 +230,34 @@ class StageOrder:
         self._refuse_after(stage, Decision.CUT, Decision.BATCHES)
         if self.part:
             raise _misplaced(stage, "shard().take", "a fixed part is cut from rows")
-        self.join = self.stored[-1] = self._as_stored(stage)
+        if stage.reads_lengths and any(map(self._counts, stage.reads)):
+            self.join = stage
+            self.making = tuple(done for done in self.fields[:-1] if done.decides in _ABOUT_ROWS)
+        else:
+            self.join = self.stored[-1] = self._as_stored(stage)
+
+    def _counts(self, name: str) -> bool:
+        """Returns whether the lengths of the field now called ``name`` can be counted, because a function makes it."""
+        for done in reversed(self.fields[:-1]):
+            if done.counts(name):
+                return True
+            if done.changes(name) and done.makes_values:
+                return False
+            name = done.name_before(name)
+        return False
+
+    @property
+    def measure(self) -> Measure | None:
+        """The measure of the selected rows."""
+        measure = None if self.join is None else self.join.measure
+        if not isinstance(measure, Measure):
+            return None
+        return MadeLengths(measure, self.making) if self.making else measure
 
     @property
     def selected(self) -> list[Stage]:
         """The stages of the selection, followed by the measure of the selected rows."""
-        measure = None if self.join is None else self.join.measure
+        measure = self.measure
         return self.selection if measure is None else [*self.selection, measure]
 
     @property
@@ -299,7 +325,7 @@ class StageOrder:
                         stage,
                         done.verb,
                         f"it reads the stored values of '{name}', which that call changes",
-                        _if_made_there(stage, name) if done.makes_values else "",
+                        _if_made_there(stage, done.verb, name) if done.makes_values else "",
                     )
             read, before = done.as_before(read), read
             names = names if read is before else read.reads
@@ -372,12 +398,14 @@ def _misplaced(stage: Stage, after: str, why: str, otherwise: str = "") -> Pipel
     return PipelineError(f"{stage.called}() must come before {_as_call(after)}: {why}.{otherwise}")
 
 
-def _if_made_there(stage: Stage, name: str) -> str:
+def _if_made_there(stage: Stage, verb: str, name: str) -> str:
     """What to do if no file has the field, so that the stage cannot come first."""
-    drops = " return None from it for rows to leave out, with drops=True, or" if stage.verb == "where" else ""
+    is_filter = stage.called == "where" and verb == "transform"
+    drops = " return None from it for rows to leave out, with drops=True, or" if is_filter else ""
+    counts = " declare it in adds=[...] with lengths=True, or" if stage.reads_lengths and verb == "transform" else ""
     return (
-        f" If only that call makes '{name}',{drops} store its rows with write_dataset(url, schema, pipeline), and read "
-        "those."
+        f" If only that call makes '{name}',{drops}{counts} store its rows with write_dataset(url, schema, pipeline), "
+        "and read those."
     )
 
 

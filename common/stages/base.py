@@ -137,6 +137,15 @@ class Stage(PlainFields):
         """Whether it first needs the values of a field (`reads`) in all selected rows."""
         return False
 
+    def counts(self, name: str) -> bool:
+        """Whether it makes the values of a field, and their lengths can be counted before the order (`MadeLengths`)."""
+        return False
+
+    @property
+    def made_from(self) -> tuple[str, ...] | None:
+        """The fields from which it makes values that it `counts`; ``None`` = all of them."""
+        return ()
+
     def check_fields(self, resolve: ResolveFields) -> None:
         """Raises `FieldNotFoundError` if a field that it reads does not exist."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..base.process.forks import pc
 from ..parquet.nested import is_list
 from .base import Decision, Fill, Stage, check_fill, positive_integer
 from .columns import Columns, ResolveFields
-from .measure import Measure, Refusal
+from .measure import LengthStep, Measure, Refusal
 from .names import StoredName
 from .pad import Pad
 from .tokens import list_lengths, null_lists, nulls_of
@@ -61,17 +62,22 @@ class RowLengths(Measure):
                     remedy="Leave such rows out with where().",
                 )
             )
-        if self.most is not None and len(lengths) and lengths.max() > self.most:
-            refusals.append(
-                Refusal(
-                    error=DecodeError,
-                    field=self.field,
-                    rows=np.flatnonzero(lengths > self.most),
-                    problem=lambda row: f"expected a length of at most max_tokens={self.most}, got {lengths[row]}",
-                    remedy="Increase max_tokens, or leave such rows out with where().",
-                )
-            )
-        return refusals
+        long = self.too_long(lengths)
+        return refusals if long is None else [*refusals, long]
+
+    def too_long(self, lengths: np.ndarray) -> Refusal | None:
+        if self.most is None or lengths.max(initial=0) <= self.most:
+            return None
+        return Refusal(
+            error=DecodeError,
+            field=self.field,
+            rows=np.flatnonzero(lengths > self.most),
+            problem=lambda row: f"expected a length of at most max_tokens={self.most}, got {lengths[row]}",
+            remedy="Increase max_tokens, or leave such rows out with where().",
+        )
+
+    def unlimited(self) -> RowLengths:
+        return replace(self, most=None)
 
 
 @dataclass(frozen=True)
@@ -156,6 +162,9 @@ class Bucket(Stage):
 
     def apply(self, columns: Columns) -> None:
         columns.open()
+        counted = columns.counted
+        for number in [n for n, output in enumerate(columns.outputs) if output.path == (self.field,) and counted[n]]:
+            columns.row_steps.append(LengthStep(numbers=(number,), names=(self.field,)))
         columns.batched = True
         patterns = (re.escape(self.field),) if self.padded is None else self.padded
         if self.padded is None and self.field not in columns.names:

@@ -34,6 +34,7 @@ class Columns:
         row_steps: steps on rows, before windows and batches.
         window: how rows become windows.
         join: how rows are joined into items.
+        joined_steps: steps on these rows, if functions make them.
         item_steps: steps on items, after windows and batches.
         batched: whether a ``batch`` stage was applied.
         seed: the pipeline's seed, for stages without one of their own.
@@ -50,6 +51,7 @@ class Columns:
     row_steps: list[Step] = field(default_factory=list)
     window: WindowStep | None = None
     join: JoinStep | None = None
+    joined_steps: list[Step] = field(default_factory=list)
     item_steps: list[Step] = field(default_factory=list)
     batched: bool = False
     seed: int | None = None
@@ -92,6 +94,14 @@ class Columns:
         for step in self.item_steps:
             sources = step.untouched(sources)
         return sources
+
+    @property
+    def counted(self) -> list[bool]:
+        """For each column of a row, whether a function makes it whose lengths are counted (`MadeLengths`)."""
+        counted = [False] * len(self.fields or ())
+        for step in self.row_steps:
+            counted = step.counted(counted)
+        return counted
 
     @property
     def made(self) -> list[tuple[list[Step], int, int] | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from ..base.errors import ParquetryError
 from ..base.process.dataclass import dataclass
-from .base import Stage
+from .base import Decision, Stage
+from .steps import Step
 
 if TYPE_CHECKING:
     from typing import Self
@@ -70,6 +71,14 @@ class Measure(Stage):
         """Returns the rows of a table that cannot be measured."""
         return []
 
+    def too_long(self, lengths: np.ndarray) -> Refusal | None:
+        """Returns the rows that are longer than ``most``, if there are any."""
+        return None
+
+    def unlimited(self) -> Self:
+        """Returns a measure that allows every length."""
+        return self
+
     @property
     def lists(self) -> tuple[str, ...]:
         """The fields whose lists, if they hold lists, have the measured lengths."""
@@ -112,3 +121,95 @@ class Measure(Stage):
         if self.leaves_out is None:
             values.pop("leaves_out", None)
         return {"measure": type(self).__name__, **values}
+
+
+@dataclass(frozen=True)
+class MadeLengths(Measure):
+    """Measures fields that functions make: the lengths of these are counted in a pass over the selected rows.
+
+    Attributes:
+        inner: what is measured, by the names of the fields after ``stages``.
+        stages: the stages before the one that measures, which make the fields.
+    """
+
+    inner: Measure
+    stages: tuple[Stage, ...]
+
+    @property
+    def leaves_out(self) -> tuple[str, ...] | None:  # type: ignore[override]  # follows from the measure
+        return self.inner.leaves_out
+
+    def leaving_out(self, strict: Sequence[str]) -> MadeLengths:
+        return MadeLengths(self.inner.leaving_out(()), self.stages)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.inner.reads
+
+    def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> Any:
+        return self.inner.numbers(table, describe)
+
+    def refusals(self, table: pa.Table) -> list[Refusal]:
+        return self.inner.refusals(table)
+
+    def combine(self, parts: Sequence[Any]) -> np.ndarray:
+        return self.inner.combine(parts)
+
+    def too_long(self, lengths: np.ndarray) -> Refusal | None:
+        return self.inner.too_long(lengths)
+
+    def unlimited(self) -> MadeLengths:
+        return MadeLengths(self.inner.unlimited(), self.stages)
+
+    @property
+    def called(self) -> str:
+        """The stages that make the fields, in words."""
+        return " ".join(str(stage) for stage in self.stages if any(map(stage.counts, self.reads)))
+
+    def to_json(self) -> dict[str, object]:
+        made = [stage.identity for stage in making(self.stages, self.reads)]
+        return {"measure": "MadeLengths", "fields": self.reads, "leaves_out": self.leaves_out, "made_by": made}
+
+
+def making(stages: Sequence[Stage], names: Iterable[str]) -> list[Stage]:
+    """Returns the stages on which the values of fields depend, in order."""
+    left: set[str] | None = set(names)  # None = every field
+    result = []
+    for stage in reversed(stages):
+        if stage.decides is not Decision.FIELDS:
+            continue
+        before = None if left is None else {stage.name_before(name) for name in left}
+        declares = any(left is None or item.name in left for item in stage.declared)
+        if left is None or before != left or declares or any(stage.changes(name) for name in left):
+            result.append(stage)
+        if left is not None and any(stage.counts(name) for name in left):
+            sources = stage.made_from
+            left = None if sources is None else {name for name in left if not stage.counts(name)} | {*sources}
+        elif left is not None and stage.makes_values and any(stage.changes(name) for name in left):
+            left = None
+        else:
+            left = before
+    return result[::-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthStep(Step):
+    """Checks that the values of columns have the lengths that were counted for their rows (`MadeLengths`).
+
+    Attributes:
+        numbers: the columns.
+        names: their fields.
+    """
+
+    numbers: tuple[int, ...]
+    names: tuple[str, ...]
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        return self.numbers
+
+    def untouched(self, columns: Sequence[int | None]) -> list[int | None]:
+        return list(columns)
+
+    def on_columns(self, chosen: Sequence[int]) -> LengthStep:
+        return replace(self, numbers=tuple(map(chosen.index, self.numbers)))

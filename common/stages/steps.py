@@ -68,6 +68,12 @@ class Step:
         result[self.number] = None
         return [*result, None] if self.adds_column else result
 
+    def counted(self, columns: Sequence[bool]) -> list[bool]:
+        """For each output column, whether a function makes it whose lengths are counted; ``columns`` says it before."""
+        if self.changes_one_column:
+            return list(columns)
+        return [*columns, False] if self.adds_column else [bool(entry) for entry in self.untouched([*columns])]
+
     def on_columns(self, chosen: Sequence[int]) -> Step:
         """The step on only these columns, in this order. They include all that it works on (`taken`)."""
         return replace(self, number=chosen.index(self.number))  # type: ignore[type-var]  # subclasses are dataclasses

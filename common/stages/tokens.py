@@ -17,7 +17,7 @@ from ..schema.element import OutputField
 from ..schema.plain import plain
 from .base import Decision, Stage, positive_integer
 from .columns import Columns, ResolveFields
-from .measure import Measure, Refusal
+from .measure import LengthStep, Measure, Refusal
 from .names import StoredName
 from .nulls import NullStep, fill_value
 from .select import Projection
@@ -59,18 +59,23 @@ class TokenLengths(Measure):
             wrong = np.flatnonzero(lengths != first)
             if len(wrong):
                 refusals.append(self._unequal(name, wrong, first, lengths))
-        long = np.flatnonzero(first > self.most) if self.most is not None else ()
-        if len(long):
-            refusals.append(
-                Refusal(
-                    error=DecodeError,
-                    field=self.fields[0],
-                    rows=np.asarray(long),
-                    problem=lambda row: f"expected at most {self.most} tokens, got {first[row]}",
-                    remedy="Choose overlong='cut' or 'drop', or a larger length.",
-                )
-            )
-        return refusals
+        long = self.too_long(first)
+        return refusals if long is None else [*refusals, long]
+
+    def too_long(self, lengths: np.ndarray) -> Refusal | None:
+        long = np.flatnonzero(lengths > self.most) if self.most is not None else ()
+        if not len(long):
+            return None
+        return Refusal(
+            error=DecodeError,
+            field=self.fields[0],
+            rows=np.asarray(long),
+            problem=lambda row: f"expected at most {self.most} tokens, got {lengths[row]}",
+            remedy="Choose overlong='cut' or 'drop', or a larger length.",
+        )
+
+    def unlimited(self) -> TokenLengths:
+        return replace(self, most=None)
 
     def _unequal(self, name: str, rows: np.ndarray, first: np.ndarray, lengths: np.ndarray) -> Refusal:
         return Refusal(
@@ -162,25 +167,17 @@ class TokenStage(Stage):
             PipelineError: a field is not a list of numbers, or cannot hold the separator or padding.
         """
         stored = columns.open()
-        numbers = list(range(len(stored)))
-        for step in columns.row_steps:
-            if isinstance(step, NullStep) and step.policy == "fill":
-                continue  # a null list is an error here, and nulls inside lists are filled when lists are read
-            if not isinstance(step, Projection):
-                raise PipelineError(
-                    f"{self.verb}: expected stored fields, got fields changed by an earlier stage. "
-                    f"Call {self.verb}() before stages that work on values."
-                )
-            numbers = [numbers[number] for number in step.keep]
         chosen = [columns.matching([re.escape(name)])[0] for name in self.fields]
+        numbers = self._stored_numbers(columns, chosen)
         for number in chosen:
             output = columns.outputs[number]
-            codec = stored[numbers[number]].storage
-            lists = len(output.shape) == 1 and not output.levels and not codec.coded
+            codec = None if numbers is None else stored[numbers[number]].storage
+            coded = codec is not None and codec.coded
+            lists = len(output.shape) == 1 and not output.levels and not coded
             if output.kind != "dense" or not lists or output.dtype.kind not in "biuf":
                 raise PipelineError(
                     f"{self.verb}: expected a field of lists of numbers (such as list<int32>), got '{output.name}', "
-                    f"{output.kind} {output.dtype} {output.shape}{f', stored by {codec}' if codec.coded else ''}. "
+                    f"{output.kind} {output.dtype} {output.shape}{f', stored by {codec}' if coded else ''}. "
                     "Name the field of token ids."
                 )
         outputs = [
@@ -193,7 +190,11 @@ class TokenStage(Stage):
             padding=_one_for_each(padding, outputs),
             positions=positions,
         )
-        columns.fields = [stored[numbers[number]] for number in chosen]
+        if numbers is None:
+            check = LengthStep(numbers=tuple(chosen), names=self.fields)
+            columns.joined_steps = [*columns.row_steps, check, Projection(keep=tuple(chosen))]
+        else:
+            columns.fields = [stored[numbers[number]] for number in chosen]
         columns.row_steps = []
         columns.outputs = [replace(output, shape=(self.length,)) for output in outputs]
         if positions:
@@ -202,6 +203,28 @@ class TokenStage(Stage):
                 for name in POSITION_FIELDS
             )
             columns.add(*made, verb=self.verb)
+
+    def _stored_numbers(self, columns: Columns, chosen: Sequence[int]) -> dict[int, int] | None:
+        """Returns the number of the stored field that each of the chosen columns is, or ``None`` if a function makes
+        one of them.
+
+        Raises:
+            PipelineError: an earlier stage changes one of them.
+        """
+        numbers: list[int | None] = list(range(len(columns.open())))
+        for step in columns.row_steps:
+            filled = isinstance(step, NullStep) and step.policy == "fill"
+            # A null list is an error here, and nulls inside lists are filled when lists are read.
+            numbers = numbers if filled else step.untouched(numbers)
+        found = {number: place for number in chosen if (place := numbers[number]) is not None}
+        if len(found) == len(chosen):
+            return found
+        if any(columns.counted[number] for number in chosen):
+            return None
+        raise PipelineError(
+            f"{self.verb}: expected stored fields, got fields changed by an earlier stage. "
+            f"Call {self.verb}() before stages that work on values."
+        )
 
 
 def by_field(value: object, fields: Sequence[str], verb: str, what: str) -> Any:

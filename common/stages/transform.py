@@ -29,6 +29,9 @@ class TransformStep(Step):
         inputs: the columns passed to the function.
         outputs: the columns after the step; the last ``declared`` of them are new.
         form: which of the three signatures ``function`` has.
+        partial: whether the function may leave out outputs before those, which then stay as they are.
+        adds: whether it must leave them out, or return them unchanged.
+        lengths: whether the lengths of the declared outputs are counted.
         drops: whether the function may return ``None`` to leave a row out (``"row"`` only).
         key: identifies the numbers of the generators that the function gets with each row; ``None`` = it gets none.
     """
@@ -40,6 +43,9 @@ class TransformStep(Step):
     form: FunctionForm
     drops: bool = False
     declared: int = 0
+    partial: bool = False
+    adds: bool = False
+    lengths: bool = False
     key: tuple[int, ...] | None = None
 
     @property
@@ -47,8 +53,17 @@ class TransformStep(Step):
         """The function's name, for messages."""
         return self.function.name
 
+    def source_of(self, number: int) -> int:
+        """The number of the input that output ``number`` is, if the function leaves it out."""
+        path = self.outputs[number].path
+        return next(place for place, field in enumerate(self.inputs) if field.path == path)
+
     def untouched(self, columns: Sequence[int | None]) -> list[int | None]:
         return [None] * len(self.outputs)
+
+    def counted(self, columns: Sequence[bool]) -> list[bool]:
+        stay = range(len(self.outputs) - self.declared)
+        return [*(self.partial and columns[self.source_of(number)] for number in stay), *[self.lengths] * self.declared]
 
     def with_lists(self, number: int, levels: int) -> Step | None:
         if number < len(self.outputs) - self.declared:  # the function received it as arrays
@@ -73,7 +88,14 @@ class TransformStep(Step):
 
 @dataclass(frozen=True)
 class Transform(SeededStage):
-    """Applies a user function to rows or batches."""
+    """Applies a user function to rows or batches.
+
+    Attributes:
+        output: the declarations of fields that the function adds or changes; ``None`` = it changes only values.
+        adds: the names of the only fields that it adds or changes, which are declared or exist already; ``None`` = it
+            may change others, too.
+        lengths: whether the lengths of declared fields can be counted before the order.
+    """
 
     verb: ClassVar[str] = "transform"
     changes_names: ClassVar[bool] = True
@@ -86,6 +108,8 @@ class Transform(SeededStage):
     rng: bool = False
     seed: Seed = 0
     drawn: bool = field(default=False, compare=False, repr=False)
+    adds: tuple[str, ...] | None = None
+    lengths: bool = False
 
     @classmethod
     def sample(cls) -> Stage:
@@ -97,6 +121,8 @@ class Transform(SeededStage):
                 "transform: expected drops=True only with a function of single rows, got a batched one. Use "
                 "where(function, batched=True) to leave out rows of a batch."
             )
+        if self.lengths:
+            self._check_lengths()
         if self.rng and self.batched:
             raise _refuse_generator()
         if self.batched not in (True, False, "arrow"):
@@ -105,9 +131,21 @@ class Transform(SeededStage):
             if not isinstance(item, UnischemaField):
                 raise PipelineError(f"transform: expected UnischemaField values in output, got {item!r}.")
 
+    def _check_lengths(self) -> None:
+        if not self.output and not self.adds:
+            raise PipelineError(
+                "transform: expected output=[...] or adds=[...] with lengths=True, got neither. Declare the fields "
+                "whose lengths it gives, such as UnischemaField('tokens', np.int32, shape=(None,))."
+            )
+        if self.rng or self.drops:
+            raise PipelineError(
+                f"transform: expected lengths=True without {'rng' if self.rng else 'drops'}=True, because every pass "
+                "must give the lengths that were counted. Leave rows out with where() before it."
+            )
+
     @property
     def decides_order(self) -> bool:
-        return self.drops
+        return self.drops or self.lengths
 
     @property
     def hides_length(self) -> bool:
@@ -117,12 +155,21 @@ class Transform(SeededStage):
         return self.without_drawn_seed(super().__str__())
 
     def changes(self, name: str) -> bool:
+        if self.adds is not None:
+            return name in self.adds
         return self.output is None or any(item.name == name for item in self.output)
+
+    def counts(self, name: str) -> bool:
+        return self.lengths and self.changes(name)
+
+    @property
+    def made_from(self) -> None:
+        return None
 
     def apply(self, columns: Columns) -> None:
         columns.open()
         removed = set(columns.named(self.remove))
-        declared = [output_of(item) for item in self.output or ()]
+        declared = self._declared(columns)
         replaced = {output.path for output in declared}
         kept = [output for output in columns.outputs if output.path[-1] not in removed and output.path not in replaced]
         step = TransformStep(
@@ -132,6 +179,9 @@ class Transform(SeededStage):
             form=self._form(columns),
             drops=self.drops,
             declared=len(declared),
+            partial=self.output is not None,
+            adds=self.adds is not None,
+            lengths=self.lengths,
             key=self._key(columns),
         )
         if step.key is not None and step.form != "row":
@@ -140,6 +190,27 @@ class Transform(SeededStage):
             raise PipelineError(f"transform {step.name}: expected at least one field to remain, got none.")
         columns.steps.append(step)
         columns.outputs = list(step.outputs)
+
+    def _declared(self, columns: Columns) -> list[OutputField]:
+        """The fields that the function adds or changes."""
+        declared = {item.name: output_of(item) for item in self.output or ()}
+        if self.adds is None:
+            return list(declared.values())
+        for name in self.adds:
+            if name not in columns.names and name not in declared:
+                raise PipelineError(
+                    f"transform {self.function.name}: field '{name}' of adds=[...]: expected its dtype and shape, "
+                    f"because there is no such field before. Write UnischemaField('{name}', np.float32, shape=()), for "
+                    "example."
+                )
+        existing = {output.name: output for output in columns.outputs if len(output.path) == 1}
+        hidden = next((name for name in self.adds if name not in existing and name not in declared), None)
+        if hidden is not None:
+            raise PipelineError(
+                f"transform {self.function.name}: expected fields of the whole window in adds=[...], got '{hidden}', "
+                "which windows have at each offset. Leave adds out, and return {**row, ...}."
+            )
+        return [declared.get(name) or existing[name] for name in self.adds]
 
     def _key(self, columns: Columns) -> tuple[int, ...] | None:
         if not self.rng:

@@ -21,15 +21,27 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pipeline]:
     path = tmp_path_factory.mktemp("tokens") / "t.parquet"
     random = np.random.default_rng(0)
     rows = [random.integers(0, 100, size).tolist() for size in random.integers(0, 20, 60)]
-    pq.write_table(pa.table({"tokens": pa.array(rows, pa.list_(pa.int32()))}), path, row_group_size=9)
+    texts = [" ".join(map(str, row)) for row in rows]
+    table = pa.table({"tokens": pa.array(rows, pa.list_(pa.int32())), "text": texts})
+    pq.write_table(table, path, row_group_size=9)
     base = Pipeline(path, workers=1).shuffle(16, seed=1)
     return {
         "concat": base.concat(32, "tokens", separator=-1, positions=True, remainder="pad"),
         "pack_rows": base.pack_rows(32, "tokens"),
+        "tokenize": base.select("text").tokenize(_numbers_in, "text").pack_rows(32, "tokens"),
     }
 
 
-@pytest.mark.parametrize("verb", ["concat", "pack_rows"])
+def _numbers_in(text: str) -> list[int]:
+    return [int(word) for word in text.split()]
+
+
+def test_made_tokens_are_packed_as_stored_ones(joined: dict[str, Pipeline]) -> None:
+    made, stored = ([row["tokens"].tolist() for row in joined[verb]] for verb in ("tokenize", "pack_rows"))
+    assert made == stored
+
+
+@pytest.mark.parametrize("verb", ["concat", "pack_rows", "tokenize"])
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
 def test_every_face_gives_the_same_items_and_continues_from_a_state(
     joined: dict[str, Pipeline], verb: str, face: Face

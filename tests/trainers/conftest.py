@@ -12,7 +12,7 @@ from parquetry.common import Unischema, UnischemaField, write_dataset
 
 ROWS = 60
 HERE = Path(__file__).parent
-NEEDED = ("accelerate", "lightning", "transformers", "torch")
+NEEDED = ("accelerate", "lightning", "tiktoken", "transformers", "torch")
 
 # `make test` skips these; if they are requested by name and nothing is collected, pytest fails.
 collect_ignore_glob = ["test_*.py"] if any(find_spec(name) is None for name in NEEDED) else []

@@ -46,7 +46,7 @@ class Claims:
         self._expired = 0
 
     @contextlib.contextmanager
-    def claim(self, digest: str, size_bytes: int = 0) -> Iterator[bool]:
+    def claim(self, digest: str, size_bytes: int = 0, *, patience_s: float = PATIENCE_S) -> Iterator[bool]:
         """Claims an entry while the block runs, or waits until another reader has released its claim.
 
         Yields whether it waited. If so, the block holds no claim: look for the entry again, and if it is still missing
@@ -54,7 +54,7 @@ class Claims:
 
         Args:
             digest: the hexadecimal name of the entry.
-            size_bytes: how much a reader fetches for it, which decides how long to wait.
+            size_bytes: how much a reader fetches for it, which decides how much longer than ``patience_s`` to wait.
         """
         descriptor = self._opened()
         if descriptor is None:
@@ -65,7 +65,7 @@ class Claims:
         try:
             is_held = self._lock(descriptor, start)
             if not is_held:
-                self._wait(descriptor, start, PATIENCE_S + size_bytes / _SLOWEST_BYTES_PER_S)
+                self._wait(descriptor, start, patience_s + size_bytes / _SLOWEST_BYTES_PER_S)
             yield self._works and not is_held
         finally:
             if is_held:  # closing is not enough: a process forked in the meantime has this description, too
@@ -93,7 +93,7 @@ class Claims:
             return
         self._expired += 1
         _LOGGER.warning(
-            "cache %s: another process has been fetching a row group for %.0f s; fetching it here, too.",
+            "cache %s: another process has been fetching an entry for %.0f s; fetching it here, too.",
             self._directory,
             patience_s,
         )

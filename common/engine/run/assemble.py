@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...base.errors import ELEMENT_ERRORS, NullValueError
+from ...base.errors import ELEMENT_ERRORS, NullValueError, PipelineError
 from ...base.memory.arena import Arena, Heap
 from ...base.metrics.counters import Count, add, add_time, counter_value
 from ...plan.program import ElementProgram, Input, MixedProgram, leaves_of
@@ -29,7 +29,7 @@ from ..columns.batch import (
 )
 from ..steps.apply import BatchRows, apply_by_batch, apply_dropping, apply_step, gather_step
 from ..steps.image_columns import SizeCheck
-from ..steps.join import join_rows
+from ..steps.join import join_made_rows, join_rows
 from ..steps.random_numbers import ItemKeys, concat_keys
 from ..steps.source import BlockSlice, Taken
 from .gather import gather, gather_together, places_of, reordered
@@ -124,6 +124,8 @@ def _before_item_steps(
     if isinstance(program, MixedProgram):
         return _mixed(program, sources, rows.count)
     if program.join is not None:
+        if program.row_steps:
+            return join_made_rows(program.join, *_counted_rows(program, sources), rows.count, arena)
         return join_rows(program.join, program.fields, sources, rows.count, arena)
     if program.row_steps:
         return _transformed_rows(program, sources, rows.count)
@@ -163,7 +165,17 @@ def _some_rows(rows: BatchRows, kept: np.ndarray) -> BatchRows:
     def describe(row: int) -> str:
         return rows.describe(int(kept[row]))
 
-    return BatchRows(count=len(kept), describe=describe, keys=lambda: rows.keys().take(kept), check=SizeCheck(describe))
+    def lengths() -> np.ndarray | None:
+        counted = rows.lengths()
+        return None if counted is None else counted[kept]
+
+    return BatchRows(
+        count=len(kept),
+        describe=describe,
+        keys=lambda: rows.keys().take(kept),
+        check=SizeCheck(describe),
+        lengths=lengths,
+    )
 
 
 def _mixed(program: MixedProgram, sources: Sequence[BlockSlice], count: int) -> list[Column]:
@@ -268,21 +280,43 @@ def _padding(sources: Sequence[BlockSlice], count: int, steps: Sequence[int]) ->
     return Dense(flags)
 
 
-def _transformed_rows(program: ElementProgram, sources: Sequence[BlockSlice], count: int) -> list[Column]:
-    """Applies the row steps to each distinct row once, then arranges the results for the items."""
+def _made_rows(program: ElementProgram, sources: Sequence[BlockSlice]) -> tuple[list[Column], list[BlockSlice]]:
+    """Applies the row steps to each distinct row once. Returns the columns, and sources that number rows in them."""
     distinct: list[BlockSlice] = []
-    index: list[np.ndarray] = []
+    numbered: list[BlockSlice] = []
     base = 0
     for source in sources:
-        rows, inverse = np.unique(source.item_rows, return_inverse=True)
+        rows, first, inverse = np.unique(source.item_rows, return_index=True, return_inverse=True)
         places = np.arange(base, base + len(rows))
+        lengths = None if source.lengths is None else source.lengths.reshape(-1)[first][:, None]
         once = replace(source, item_rows=rows[:, None], places=places, items=None, repeats=None, padding=None)
-        distinct.append(replace(once, is_consecutive=False))
-        index.append(inverse.reshape(source.item_rows.shape) + base)
+        distinct.append(replace(once, lengths=lengths, is_consecutive=False))
+        numbered.append(replace(source, item_rows=inverse.reshape(source.item_rows.shape) + base))
         base += len(rows)
     rows_once = _batch_rows(distinct, base)
     columns = _inputs(program, distinct, rows_once, Heap(), before_windows=True)
-    columns = _applied(program.row_steps, columns, rows_once)
+    return _applied(program.row_steps, columns, rows_once), numbered
+
+
+def _counted_rows(program: ElementProgram, sources: Sequence[BlockSlice]) -> tuple[list[Column], list[BlockSlice]]:
+    """As `_made_rows`, for rows that are joined.
+
+    Raises:
+        PipelineError: a row fails. It cannot be left out, because items were formed with its length.
+    """
+    try:
+        return _made_rows(program, sources)
+    except ELEMENT_ERRORS as error:
+        raise PipelineError(
+            f"{error}\nThis row did not fail when lengths were counted, and the order follows from all lengths. Make "
+            "the function deterministic."
+        ) from error
+
+
+def _transformed_rows(program: ElementProgram, sources: Sequence[BlockSlice], count: int) -> list[Column]:
+    """Applies the row steps to each distinct row once, then arranges the results for the items."""
+    columns, numbered = _made_rows(program, sources)
+    index = [source.item_rows for source in numbered]
     item_rows = np.empty((count, index[0].shape[1]), dtype=np.int64)
     for source, numbers in zip(sources, index, strict=True):
         item_rows[places_of(source, count)] = numbers
@@ -317,7 +351,23 @@ def _step_places(places: np.ndarray, steps: int) -> np.ndarray:
 
 def _batch_rows(sources: Sequence[BlockSlice], count: int) -> BatchRows:
     describe = _describe(sources, count)
-    return BatchRows(count=count, describe=describe, keys=_keys(sources, count), check=SizeCheck(describe))
+    return BatchRows(
+        count=count,
+        describe=describe,
+        keys=_keys(sources, count),
+        check=SizeCheck(describe),
+        lengths=lambda: _lengths(sources, count),
+    )
+
+
+def _lengths(sources: Sequence[BlockSlice], count: int) -> np.ndarray | None:
+    """Returns the counted length of the first row of each item, or ``None`` if none were counted."""
+    lengths = np.zeros(count, np.int64)
+    for source in sources:
+        if source.lengths is None:
+            return None
+        lengths[places_of(source, count)] = source.lengths[:, 0]
+    return lengths
 
 
 def _keys(sources: Sequence[BlockSlice], count: int) -> Callable[[], ItemKeys]:

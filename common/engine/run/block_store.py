@@ -517,6 +517,7 @@ def sources_of(job: Job, handles: Sequence[BlockHandle]) -> list[BlockSlice]:
                 spans=read.spans,
                 repeats=rows.repeats_of(read.items),
                 padding=rows.padding_of(read.items),
+                lengths=rows.lengths_of(read.items),
                 is_consecutive=read.is_consecutive,
             )
         )

@@ -5,7 +5,10 @@ Predicates that are Python functions see rows in the form in which an iteration 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,17 +20,21 @@ from ...base.process.forks import load_compute
 from ...base.progress import check_cancelled
 from ...dataset.dataset import StoredDataset
 from ...plan.block_reads import BlockRows
-from ...plan.selection.select import evaluate
+from ...plan.selection.refused import all_refused, refused_by
+from ...plan.selection.select import evaluate, without_refused
 from ...plan.selection.selection import Selection
-from ...plan.selection.store import load_selection, save_selection, selection_key
+from ...plan.selection.store import kept_key, load_selection, save_selection, selection_key
 from ...schema.element import OutputField, about_row_bytes, nest, output_of
 from ...schema.field import UnischemaField
 from ...stages.base import Stage
 from ...stages.columns import ResolveFields
 from ...stages.functions import lock_of
+from ...stages.measure import MadeLengths
 from ...stages.where import WhereFunction
+from ...storage.file_cache import user_cache
 from ..columns.batch import Column, rows_of, to_numpy
 from ..columns.protocols import Describe
+from ..read.claims import Claims
 from ..read.column_reader import ReadContext
 from ..read.fetch import Fetcher, fetch_threads
 from ..steps.returned_values import to_array
@@ -39,20 +46,27 @@ from .gather import gather
 
 _THREADS = 8
 _TESTED_AT_ONCE = 1 << 13  # rows
+_COUNTING_S = 86_400.0  # how long to wait for another process that counts the same lengths
+CountLengths = Callable[[StoredDataset, Selection, MadeLengths], Selection]
+"""Counts the lengths of made fields in the selected rows. This runs functions, so the pipeline implements it."""
 
 
 def select_rows(
-    dataset: StoredDataset, stages: Sequence[Stage], resolve: ResolveFields, *, memory_limit: int
+    dataset: StoredDataset, stages: Sequence[Stage], resolve: ResolveFields, *, memory_limit: int, count: CountLengths
 ) -> Selection:
     """Returns exactly the rows that the stages select. Computed once for a dataset version, and stored on disk.
 
     Args:
+        count: counts lengths that functions make.
         memory_limit: the bytes of memory for the columns that the stages read. Row groups that exceed their share are
             read in slices.
 
     Raises:
         ParquetryError: a file cannot be read, or a predicate failed; says where.
     """
+    if stages and isinstance(stages[-1], MadeLengths):
+        selection = select_rows(dataset, stages[:-1], resolve, memory_limit=memory_limit, count=count)
+        return _counted(dataset, selection, stages[-1], count)
     key = selection_key(dataset, stages)
     selection = load_selection(key, dataset.row_groups.rows) if key is not None else None
     if selection is not None:
@@ -72,6 +86,53 @@ def select_rows(
     if key is not None:
         save_selection(key, selection)
     return selection
+
+
+def _counted(dataset: StoredDataset, selection: Selection, measure: MadeLengths, count: CountLengths) -> Selection:
+    """Returns the selection with the lengths of its rows, which are stored under these rows and the functions.
+
+    The functions' results are checked against them, so they may be kept even if a function selected the rows. Processes
+    that need the same lengths wait for the first one to count them.
+    """
+    hasher, rows = hashlib.blake2b(digest_size=16), selection.rows
+    for part in (rows.before, rows.whole, rows.start, rows.values):
+        hasher.update(np.ascontiguousarray(part))
+    key = kept_key(dataset, [measure], hasher.hexdigest())
+    if key is None:
+        counted = count(dataset, selection, measure.unlimited())
+    else:
+        with Claims(os.path.dirname(user_cache("selections").path(key))).claim(key, patience_s=_COUNTING_S):
+            loaded = load_selection(key, dataset.row_groups.rows)
+            counted = loaded or count(dataset, selection, measure.unlimited())
+            if loaded is None:
+                save_selection(key, counted)
+    return _without_long(dataset, counted, measure)
+
+
+def _without_long(dataset: StoredDataset, counted: Selection, measure: MadeLengths) -> Selection:
+    """Returns the selection if no row is too long; otherwise without those that are.
+
+    Raises:
+        DecodeError: a row is too long, and such rows are not left out.
+    """
+    assert counted.measured is not None
+    long = measure.too_long(counted.measured)
+    if long is None:
+        return counted
+
+    def place(row: int) -> tuple[int, int]:
+        group, number = counted.rows.locate(np.array([row]))
+        return int(group[0]), int(number[0])
+
+    def describe(row: int) -> str:
+        return dataset.describe_row(*place(row))
+
+    if measure.leaves_out is None:
+        raise long.error_of_first(describe)
+    refused = [refused_by(place(row), long.error(long.told(row, describe))) for row in long.rows.tolist()]
+    without = without_refused(counted, refused)
+    in_order = sorted([*counted.refused.each(), *refused], key=lambda part: part.places.tolist())
+    return replace(without, refused=all_refused(in_order))
 
 
 def stored_slices(

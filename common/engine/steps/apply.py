@@ -16,20 +16,24 @@ from ...base.process.dataclass import dataclass
 from ...stages.cast import CastStep
 from ...stages.encode import EncodeStep
 from ...stages.image_base import ImageStep
+from ...stages.measure import LengthStep
 from ...stages.nulls import NullStep
 from ...stages.pack import PackStep
 from ...stages.pad import PadStep
 from ...stages.permute import PermuteStep
 from ...stages.select import Projection
 from ...stages.steps import Step
+from ...stages.tokenize import TokenizeStep
 from ...stages.transform import TransformStep
 from ..columns.batch import Column, cut_column
 from .encode import apply_encode
 from .image_columns import SizeCheck, apply_images, gather_images
+from .lengths import check_lengths
 from .pack import apply_pack, gather_packed
 from .random_numbers import ItemKeys
 from .shaping import apply_cast, apply_nulls, apply_pad, apply_permute, pad_batches
 from .source import Taken
+from .tokenize import apply_tokenize
 from .transform import apply_to_rows, apply_transform
 
 
@@ -42,12 +46,14 @@ class BatchRows:
         describe: describes where row ``i`` is stored, for errors.
         keys: returns the keys of the items, for random numbers.
         check: checks that images that are cropped together have the same size.
+        lengths: returns the lengths of the rows that were counted before (int64); ``None`` if none were.
     """
 
     count: int
     describe: Callable[[int], str]
     keys: Callable[[], ItemKeys]
     check: SizeCheck
+    lengths: Callable[[], np.ndarray | None] = lambda: None
 
 
 def apply_step(step: Step, columns: Sequence[Column], rows: BatchRows) -> list[Column]:
@@ -108,6 +114,8 @@ _WORK: dict[type[Step], Callable[[Any, Sequence[Column], BatchRows], list[Column
     PermuteStep: lambda step, columns, rows: apply_permute(step, columns),
     ImageStep: lambda step, columns, rows: apply_images(step, columns, rows.describe, rows.keys, rows.check),
     PackStep: lambda step, columns, rows: apply_pack(step, columns, rows.describe),
+    LengthStep: lambda step, columns, rows: check_lengths(step, columns, rows.lengths(), rows.describe),
+    TokenizeStep: lambda step, columns, rows: apply_tokenize(step, columns, rows.describe),
     TransformStep: lambda step, columns, rows: apply_transform(step, columns, rows.count, rows.describe, rows.keys),
 }
 _DROPPING: dict[type[Step], Callable[[Any, Sequence[Column], BatchRows], tuple[list[Column], np.ndarray]]] = {

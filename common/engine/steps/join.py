@@ -5,7 +5,8 @@ A batch takes only the tokens that it needs, so a row that many items share is n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +15,9 @@ from ...base.native.kernels import copy_pieces
 from ...base.process.dataclass import dataclass
 from ...schema.dtypes import delivered_dtype
 from ...schema.field import UnischemaField
+from ...schema.ragged import ends_of
 from ...stages.steps import JoinStep
-from ..columns.batch import Column, Dense
+from ..columns.batch import Column, Dense, Ragged
 from ..columns.protocols import TokenColumn
 from .source import BlockSlice
 
@@ -43,20 +45,55 @@ def join_rows(
     step: JoinStep, fields: Sequence[UnischemaField], sources: Sequence[BlockSlice], count: int, arena: Arena
 ) -> list[Column]:
     """Returns the fields of ``count`` items, ``[count, length]`` each, followed by the positions, if requested."""
+
+    def flat(source: BlockSlice, number: int) -> tuple[np.ndarray, np.ndarray]:
+        column = source.block.column(number)
+        assert isinstance(column, TokenColumn)
+        return column.flat
+
+    return _joined(step, [delivered_dtype(field.dtype) for field in fields], sources, count, arena, flat)
+
+
+def join_made_rows(
+    step: JoinStep, columns: Sequence[Column], sources: Sequence[BlockSlice], count: int, arena: Arena
+) -> list[Column]:
+    """As `join_rows`, for rows that functions made: columns of lists, in which the sources number their rows."""
+    lists = [_flat(column) for column in columns]
+    dtypes = [values.dtype for _, values in lists]
+    return _joined(step, dtypes, sources, count, arena, lambda source, number: lists[number])
+
+
+def _flat(column: Column) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what `TokenColumn.flat` is for a column of lists, whose lengths may be fixed."""
+    if isinstance(column, Dense):
+        rows, length = column.values.shape
+        return np.arange(rows + 1) * length, column.values.reshape(-1)
+    assert isinstance(column, Ragged)
+    assert isinstance(column.values, np.ndarray)
+    return ends_of(column.shapes[:, 0]), column.values
+
+
+def _joined(
+    step: JoinStep,
+    dtypes: Sequence[np.dtype[Any]],
+    sources: Sequence[BlockSlice],
+    count: int,
+    arena: Arena,
+    flat_of: Callable[[BlockSlice, int], tuple[np.ndarray, np.ndarray]],
+) -> list[Column]:
+    """Joins rows. ``flat_of`` returns what `TokenColumn.flat` is for a field of a source."""
     shape = (count, step.length)
     starts, sizes = _laid_out(step, sources)
     full = int(sizes.sum()) == count * step.length
     pieces = [_pieces(step, source) for source in sources]
     columns: list[Column] = []
-    for number, field in enumerate(fields):
-        out = arena.allocate(delivered_dtype(field.dtype), shape)
+    for number, dtype in enumerate(dtypes):
+        out = arena.allocate(dtype, shape)
         flat = out.reshape(-1)
         if not full:
             flat.fill(step.padding[number])
         for each in pieces:
-            column = each.source.block.column(number)
-            assert isinstance(column, TokenColumn)
-            before, values = column.flat
+            before, values = flat_of(each.source, number)
             copy_pieces(values, before[each.rows] + each.first, each.tokens, flat, each.starts)
             if step.separators is not None:
                 flat[each.separators] = step.separators[number]

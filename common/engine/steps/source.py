@@ -104,6 +104,7 @@ class BlockSlice:
         spans: if rows are joined into items, the part taken of each row; see `BlockRead.spans`.
         repeats: how often the row of each item came before in the epoch, int64 ``[items]``; ``None`` = never.
         padding: the steps of windows that repeat the row at an edge, bool ``[items, T]``; ``None`` = no step does.
+        lengths: the counted lengths of the items' rows, int64 ``[items, T]``; ``None`` if none were counted.
         is_consecutive: whether ``items`` and ``places`` are consecutive numbers; if not, they still may be.
     """
 
@@ -116,6 +117,7 @@ class BlockSlice:
     spans: np.ndarray | None = None
     repeats: np.ndarray | None = None
     padding: np.ndarray | None = None
+    lengths: np.ndarray | None = None
     is_consecutive: bool = False
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -17,16 +17,15 @@ from ...base.errors import ParquetryError, ResourceError, TransformError, limit_
 from ...base.process.exit_watch import serves_a_trainer
 from ...base.progress import check_cancelled
 from ...base.tracebacks import missing_key, shorten
-from ...schema.element import flatten, nest
+from ...schema.element import nest
 from ...stages.functions import lock_of
 from ...stages.transform import TransformStep
 from ..columns.arrow_columns import from_arrow, to_arrow
 from ..columns.batch import Column, rows_of, timed, to_numpy
 from ..columns.protocols import Describe
 from .random_numbers import ItemKeys, generators
-from .returned_values import collector_for, column_of
-
-_MOST_SHOWN = 3
+from .returned_fields import UNRETURNED, Picker, RowColumns
+from .returned_values import column_of
 
 
 def apply_transform(
@@ -68,7 +67,8 @@ def apply_to_rows(
     pairs = zip(step.inputs, columns, strict=True)
     inputs = [rows_of(timed(field, column), text=field.kind == "text") for field, column in pairs]
     kept: list[int] = []
-    collectors = [collector_for(step, field, count, lambda row: describe(kept[row])) for field in step.outputs]
+    picker = Picker(step)
+    rows = RowColumns(step, columns, inputs, kept, count, describe)
     function = step.function.function
     lock = lock_of(function)
     rngs = repeat(()) if step.key is None else zip(generators(step.key, keys()))
@@ -80,9 +80,8 @@ def apply_to_rows(
             if result is None and step.drops:
                 continue
             kept.append(number)
-            for collector, value in zip(collectors, _picked(step, result, partial(describe, number)), strict=True):
-                collector.add(value)
-    return [collector.column() for collector in collectors], np.array(kept, dtype=np.int64)
+            rows.add(picker.picked(row, result, partial(describe, number)))
+    return rows.columns(), np.array(kept, dtype=np.int64)
 
 
 def _apply_to_batch(step: TransformStep, columns: Sequence[Column], count: int, describe: Describe) -> list[Column]:
@@ -93,9 +92,12 @@ def _apply_to_batch(step: TransformStep, columns: Sequence[Column], count: int, 
     references_before = {id(values[number]): sys.getrefcount(values[number]) for number in range(len(values))}
     function = step.function.function
     with lock_of(function):
-        outputs = _picked(step, call_with(function, argument, f"transform {step.name}", where), where)
+        outputs = Picker(step).picked(argument, call_with(function, argument, f"transform {step.name}", where), where)
         made: list[Column] = []
         for number, field in enumerate(step.outputs):
+            if outputs[number] is UNRETURNED:
+                made.append(columns[step.source_of(number)])
+                continue
             length = _length(outputs[number])
             if length != count:
                 raise TransformError(
@@ -126,31 +128,27 @@ def _apply_to_arrow(step: TransformStep, columns: Sequence[Column], count: int, 
     function = step.function.function
     with lock_of(function):
         result = call_with(function, batch, f"transform {step.name}", where)
-        return _from_arrow(step, result, count, describe, where)
-
-
-def _from_arrow(
-    step: TransformStep, result: object, count: int, describe: Describe, where: Callable[[], str]
-) -> list[Column]:
-    if not isinstance(result, pa.RecordBatch | pa.Table):
-        raise TransformError(
-            f"transform {step.name} for {where()}: expected a pyarrow RecordBatch or Table, "
-            f"got {type(result).__name__}."
-        )
-    if result.num_rows != count:
-        raise TransformError(
-            f"transform {step.name} for {where()}: expected {count} rows, as in its input, got {result.num_rows}."
-        )
-    missing = [field.name for field in step.outputs if field.name not in result.column_names]
-    extra = [
-        name for name in result.column_names if name not in {field.name for field in (*step.outputs, *step.inputs)}
-    ]
-    if missing or extra:
-        raise TransformError(
-            f"transform {step.name} for {where()}: expected the fields {[field.name for field in step.outputs]}, "
-            f"got {result.column_names}. Declare new fields in output=[...], and name the others in remove=(...)."
-        )
-    return [from_arrow(field, result.column(field.name), f"transform {step.name}", describe) for field in step.outputs]
+        if not isinstance(result, pa.RecordBatch | pa.Table):
+            raise TransformError(
+                f"transform {step.name} for {where()}: expected a pyarrow RecordBatch or Table, "
+                f"got {type(result).__name__}."
+            )
+        if result.num_rows != count:
+            raise TransformError(
+                f"transform {step.name} for {where()}: expected {count} rows, as in its input, got {result.num_rows}."
+            )
+        returned = dict(zip(result.column_names, result.columns, strict=True))
+        if len(returned) < len(result.column_names):
+            raise TransformError(
+                f"transform {step.name} for {where()}: expected each name once, got {result.column_names}."
+            )
+        outputs = Picker(step).picked(dict(zip(names, arrays, strict=True)), returned, where)
+        return [
+            columns[step.source_of(number)]
+            if outputs[number] is UNRETURNED
+            else from_arrow(field, outputs[number], f"transform {step.name}", describe)
+            for number, field in enumerate(step.outputs)
+        ]
 
 
 def call_with(
@@ -183,34 +181,3 @@ def call_with(
 def _may_be_a_signal() -> bool:
     """Returns whether an error may come from a signal handler of yours. Python runs these in the main thread alone."""
     return not serves_a_trainer() and threading.current_thread() is threading.main_thread()
-
-
-def _whole(step: TransformStep, result: Mapping[Any, Any]) -> str:
-    """Returns the expression for a result that has every field."""
-    fields = [output.path[0] for output in step.outputs]
-    names = fields[len(fields) - step.declared :] or [name for name in result if name in fields]
-    names = names[:_MOST_SHOWN]
-    return f"{{**{'row' if step.form == 'row' else 'batch'}, {', '.join(f'{name!r}: ...' for name in names) or '...'}}}"
-
-
-def _picked(step: TransformStep, result: object, where: Callable[[], str]) -> list[Any]:
-    if not isinstance(result, Mapping):
-        raise TransformError(
-            f"transform {step.name} for {where()}: expected a dict of fields, got {type(result).__name__}. "
-            "Return the changed row (or batch). To drop rows, set drops=True."
-        )
-    try:
-        picked = flatten(step.outputs, result)
-    except (LookupError, TypeError) as error:
-        raise TransformError(
-            f"transform {step.name} for {where()}: expected the fields {[field.name for field in step.outputs]}, "
-            f"got {list(result)}. Return every field: {_whole(step, result)}. Or name those that it leaves out in "
-            "remove=(...)."
-        ) from error
-    extra = set(result) - {field.path[0] for field in (*step.outputs, *step.inputs)}
-    if extra:
-        raise TransformError(
-            f"transform {step.name} for {where()}: expected only the fields {[field.name for field in step.outputs]}, "
-            f"got also {sorted(map(str, extra))}. Declare them in output=[...]."
-        )
-    return picked

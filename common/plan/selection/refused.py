@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ...base.errors import DecodeError, NullValueError
+from ...base.errors import DecodeError, NullValueError, ParquetryError, TransformError
 from ...base.process.dataclass import dataclass
 from ...stages.measure import Refusal
 
-_CAUSES = (DecodeError.__name__, NullValueError.__name__)
+_CAUSES = (DecodeError.__name__, NullValueError.__name__, TransformError.__name__)
 _MOST_MESSAGES = 1000
 _MOST_TEXT = 300
 
@@ -45,6 +45,10 @@ class RefusedRows:
             return self.messages[number]
         group, row, _ = self.places[number].tolist()
         return f"row group {group}, row {row}: expected a row that can be measured"
+
+    def each(self) -> list[RefusedRows]:
+        """Returns the rows one by one."""
+        return [RefusedRows(places=self.places[n : n + 1], messages=(self.message(n),)) for n in range(len(self))]
 
     def to_json(self) -> dict[str, Any]:
         """Returns the part that is stored as JSON; ``places`` is stored as an array."""
@@ -83,6 +87,12 @@ def refused_in(
     places = [(row_group, int(rows[row]), _CAUSES.index(refusal.error.__name__)) for row, refusal in entries]
     texts = [refusal.told(row, describe)[:_MOST_TEXT] for row, refusal in entries[:_MOST_MESSAGES]]
     return RefusedRows(places=np.array(places, np.int64).reshape(-1, 3), messages=tuple(texts))
+
+
+def refused_by(place: tuple[int, int], error: ParquetryError) -> RefusedRows:
+    """Returns the row ``(row group, row)``, which raised an error."""
+    places = np.array([(*place, _CAUSES.index(type(error).__name__))], np.int64)
+    return RefusedRows(places=places, messages=(str(error).split("\n")[0][:_MOST_TEXT],))
 
 
 def all_refused(parts: Sequence[RefusedRows]) -> RefusedRows:

@@ -7,7 +7,7 @@ that remain, in parallel.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import singledispatch
 from itertools import groupby
@@ -150,9 +150,8 @@ def _measured(step: Measure, stored: StoredRows, selection: Selection) -> Select
         return [_numbers_of(step, table, wanted, row_group, dataset) for table, wanted in slices]
 
     parts = [part for some in in_parallel(numbers, row_groups, "measuring rows", stored.threads) for part in some]
-    refused = all_refused([refused for _, refused in parts])
     selection = replace(selection, measured=step.combine([part for part, _ in parts]))
-    return _without(selection, refused, len(row_groups)) if len(refused) else selection
+    return without_refused(selection, [refused for _, refused in parts])
 
 
 def _numbers_of(
@@ -168,8 +167,11 @@ def _numbers_of(
     return result, refused_in(row_group, refusals, wanted, describe) if refusals else NOTHING_REFUSED
 
 
-def _without(selection: Selection, refused: RefusedRows, row_groups: int) -> Selection:
-    """Leaves the refused rows out of a selection."""
+def without_refused(selection: Selection, parts: Sequence[RefusedRows]) -> Selection:
+    """Leaves the refused rows out of a measured selection."""
+    refused = all_refused(parts)
+    if not len(refused):
+        return selection
     before, measured = selection.rows, selection.measured
     assert measured is not None
     group, row, _ = refused.places.T
@@ -181,7 +183,7 @@ def _without(selection: Selection, refused: RefusedRows, row_groups: int) -> Sel
         kept[before.before[number] : before.before[number + 1]] = stays
     report = Report(
         step="on_error='skip'",
-        row_groups=row_groups,
+        row_groups=int((before.counts > 0).sum()),
         rows_before=before.total,
         rows_after=before.total - len(refused),
         note=f"Left out: {refused.cause(0)}: {refused.message(0)}",

@@ -156,6 +156,7 @@ class WorkerRunner:
                     "spans": read.spans,
                     "repeats": block.rows.repeats_of(read.items),
                     "padding": block.rows.padding_of(read.items),
+                    "lengths": block.rows.lengths_of(read.items),
                 }
                 for block, read in zip(blocks, job.reads, strict=True)
             ],
