@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from ..base.errors import DatasetError, EncodeError, PipelineError
 from ..base.tracebacks import public_methods_shorten, shortens
+from ..pipeline.pipeline import Pipeline
 from ..schema.encoding import column_length, columns_of_rows, encode_columns, encode_rows
 from ..schema.field import Unischema
 from ..schema.plain import data_frame_kind
@@ -28,6 +29,7 @@ from .file_format import arrow_schema, check_compression, core_schema
 from .part_files import FileFormat, OpenParts, Partition, checked_files
 from .partition import check_partition_fields, null_directory, split_by_partition
 from .petastorm import petastorm_metadata, petastorm_schema
+from .pipelines import pipeline_of, write_pipeline
 from .row_groups import RowGroupLimit
 from .staging import COMMON_METADATA, Staging, storage_errors
 
@@ -365,7 +367,7 @@ class DatasetWriter:
 def write_dataset(
     url: str | os.PathLike[str],
     schema: Unischema,
-    rows: Iterable[Mapping[str, Any]] | Mapping[str, Any] = _NO_ROWS,
+    rows: Iterable[Mapping[str, Any]] | Mapping[str, Any] | Pipeline[Any] = _NO_ROWS,
     *,
     row_group_rows: int | None = None,
     row_group_bytes: int | None = None,
@@ -388,9 +390,10 @@ def write_dataset(
         1002
 
     Args:
-        rows: an iterable of dicts, which is streamed, or a mapping of columns. With ``files=n``, a sequence or columns
-            are split into ``n`` contiguous parts; the row groups of an iterator, whose length is unknown, are
-            assigned to the files round-robin.
+        rows: an iterable of dicts, which is streamed, a mapping of columns, or a pipeline (or a dataset that wraps
+            one), which is read in batches. With ``files=n``, a sequence, columns or a pipeline of known length are
+            split into ``n`` contiguous parts; the row groups of an iterator, whose length is unknown, are assigned to
+            the files round-robin.
 
     Raises:
         PipelineError: rows are a data frame or cannot be iterated, or an argument is out of range.
@@ -415,6 +418,10 @@ def write_dataset(
         petastorm_compatible=petastorm_compatible,
         mode=mode,
     ) as writer:
+        pipeline = pipeline_of(rows)
+        if pipeline is not None:
+            write_pipeline(writer, pipeline)
+            return
         if isinstance(rows, Mapping):
             writer.expect_rows(column_length(writer.schema, rows))
             writer.write_columns(rows)
