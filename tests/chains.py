@@ -281,12 +281,13 @@ def _keeping(names: Collection[str]) -> Callable[[dict[Any, Any]], dict[Any, Any
     return keep
 
 
-def _encoded(name: str, vocabulary: list[Any]) -> Callable[[dict[Any, Any]], dict[Any, Any]]:
-    codes = {value: code for code, value in enumerate(vocabulary)}
+def _encoded(name: str, vocabulary: list[Any], null: Any = None) -> Callable[[dict[Any, Any]], dict[Any, Any]]:
+    codes = {value: code for code, value in enumerate(dict.fromkeys([*vocabulary, null]))}
 
     def code_of(value: Any) -> Any:
         if isinstance(value, list):
             return [code_of(part) for part in value]
+        value = null if value is None else value
         return None if value is None else codes.get(value, 9_999)
 
     def encode(row: dict[Any, Any]) -> dict[Any, Any]:
@@ -548,7 +549,8 @@ class Chain:
         if not self.worked and self.was(name) in LEARNED and self.draw(st.booleans()):
             return call("encode", name, model_learned=partial(_encoded, name))
         vocabulary = VOCABULARIES[self.was(name)]
-        return call("encode", name, vocabulary, unknown=9_999, model=_encoded(name, vocabulary))
+        null = self.draw(st.sampled_from([None, "l4", "none"])) if self.was(name) == "label" else None
+        return call("encode", name, vocabulary, unknown=9_999, null=null, model=_encoded(name, vocabulary, null))
 
     def as_tuple(self) -> Call:
         others = self.draw(st.lists(st.sampled_from(self.names), max_size=3))

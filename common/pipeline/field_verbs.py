@@ -111,6 +111,7 @@ class FieldVerbs:
         field: str | UnischemaField,
         vocabulary: Iterable[object] | None = None,
         unknown: int | Literal["error"] = "error",
+        null: str | bytes | int | None = None,
     ) -> Self:
         """Replaces the strings, bytes or integers of a field with int64 codes, including inside lists and windows.
 
@@ -128,11 +129,19 @@ class FieldVerbs:
 
         Called after ``where``, ``hash_split``, ``take`` or ``skip``, it learns from the rows that these keep. Then pass
         the vocabulary of the training pipeline to the one for validation. A vocabulary is learned once, when iteration
-        begins, and stored on disk; ``Pipeline.vocabulary(field)`` returns it. Nulls stay nulls.
+        begins, and stored on disk; ``Pipeline.vocabulary(field)`` returns it.
+
+        Nulls stay nulls, or are coded as another value is, one of the vocabulary or one that is added at its end:
+
+            >>> names = drive.where(pc.field("id") < 3).encode("name", null="unknown")
+            >>> names.vocabulary("name"), [int(row["name"]) for row in names]
+            (['n1', 'n2', 'unknown'], [2, 0, 1])
 
         Args:
             vocabulary: the values in the order of their codes, each once. A set has no order and is refused.
             unknown: the code of values that are not in the vocabulary; ``"error"`` raises for them.
+            null: the value that nulls stand for, also nulls inside lists. The vocabulary has it whether there are nulls
+                or not, so parts of a split agree. ``None`` = nulls stay nulls.
 
         Raises:
             PipelineError: the field holds other types, the vocabulary does not fit the field, or the vocabulary would
@@ -140,7 +149,7 @@ class FieldVerbs:
             FieldNotFoundError: there is no such field (raised when the element is first needed).
             DecodeError: a value is not in the vocabulary; the message names field, file and row.
         """
-        return self._with_stage(Encode.of(field, vocabulary, unknown))
+        return self._with_stage(Encode.of(field, vocabulary, unknown, null))
 
     def nulls(self, policy: str, *names: FieldNames, value: Any = None, elements: bool = False) -> Self:
         """Sets the policy for nulls in the fields that the names or regexes select (default: all nullable fields).

@@ -20,6 +20,7 @@ from ..base.errors import EncodeError
 from .codec import fits_shape
 from .dtypes import dtype_to_json, is_bytes, is_string_like
 from .field import UnischemaField
+from .plain import is_null
 from .ragged import object_array
 
 Text = TypeVar("Text", str, bytes)
@@ -28,11 +29,13 @@ Text = TypeVar("Text", str, bytes)
 def check_value(field: UnischemaField, value: object) -> Any:
     """Returns the value in the field's type. ``None`` and ``NaT`` become ``None`` if the field is nullable.
 
+    So do the missing values of a pandas data frame, NaN and ``NA``, for texts and bytes.
+
     Raises:
         EncodeError: a null in a field that is not nullable, a wrong dtype or shape, or a number out of range.
     """
-    if value is None:
-        _refuse_null(field, "None")
+    if value is None or (is_string_like(field.dtype) and is_null(value, text=True)):
+        _refuse_null(field, repr(value))
         return None
     if field.shape == ():
         return _check_scalar(field, value)

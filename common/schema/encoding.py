@@ -163,7 +163,10 @@ def _to_arrow(field: UnischemaField, encoded: list[Any], arrow_type: pa.DataType
     if field.dtype is decimal.Decimal:
         return pa.array(encoded, arrow_type)
     # Go through the dtype's own Arrow type: a safe cast refuses values that a direct conversion would truncate.
-    return _cast(pa.array(encoded, arrow_scalar_type(field.dtype, field=field.name)), arrow_type)
+    missing = is_string_like(field.dtype)  # NaN and NA mean null there
+    return _cast(
+        pa.array(encoded, arrow_scalar_type(field.dtype, field=field.name), from_pandas=missing), arrow_type
+    )
 
 
 def _times(moments: np.ndarray, arrow_type: pa.DataType) -> pa.Array:
@@ -204,7 +207,8 @@ def _encode_sequence(field: UnischemaField, values: Collection[Any], arrow_type:
     """Encodes Python values that are checked all at once, or returns ``None`` if the slow path is needed."""
     types = set(map(type, values))
     if field.storage.kind == "scalar":
-        return _encode_scalars(field, values, types - {type(None)} if field.nullable else types, arrow_type)
+        missing = _missing_types(field, types) if field.nullable else set()
+        return _encode_scalars(field, values, types - missing, arrow_type)
     if type(None) in types and field.nullable:
         return _encode_with_nulls(field, values, arrow_type)
     if types == {np.ndarray}:
@@ -212,6 +216,13 @@ def _encode_sequence(field: UnischemaField, values: Collection[Any], arrow_type:
     if field.storage.kind == "list" and len(field.shape) == 1 and types <= {list, tuple}:
         return _encode_lists(field, values, arrow_type)
     return None
+
+
+def _missing_types(field: UnischemaField, types: set[type]) -> set[type]:
+    """Returns the types whose values Arrow makes null, or refuses, in a nullable field of single values."""
+    if not is_string_like(field.dtype):
+        return {type(None)}
+    return {kind for kind in types if issubclass(kind, float) or kind.__name__ in ("NoneType", "NAType")}
 
 
 def _encode_with_nulls(field: UnischemaField, values: Collection[Any], arrow_type: pa.DataType) -> pa.Array | None:

@@ -63,6 +63,13 @@ class PlainFields:
             raise self.refusal(f"{self.called}: expected {name} to be {error}, got {value!r}.") from None
 
 
+def is_null(value: object, *, text: bool = False) -> bool:
+    """Whether a value means null: ``None``, pandas' ``NA`` or ``NaT``, or a NaN among texts or bytes (``text``)."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return text and isinstance(value, float) and value != value
+
+
 def plain(value: Any) -> Any:
     """Converts a value to plain Python: numpy scalars and arrays (arrays, lists and ranges become tuples), paths, and
     anything with ``__index__``. Everything else, including timestamps, is returned unchanged.

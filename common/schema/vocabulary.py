@@ -56,6 +56,12 @@ class Vocabulary:
         distinct = pc.unique(pa.concat_arrays([pa.array([], kind), *(part.cast(kind) for part in parts)])).drop_null()
         return cls(distinct.take(pc.sort_indices(distinct)))
 
+    def including(self, value: object) -> Vocabulary:
+        """Returns the vocabulary with one more value at its end, unless the value is in it, or is ``None``."""
+        if value is None or pc.index(self.values, pa.scalar(value, self.values.type)).as_py() >= 0:
+            return self
+        return Vocabulary(pa.concat_arrays([self.values, pa.array([value], self.values.type)]))
+
     def __len__(self) -> int:
         return len(self.values)
 

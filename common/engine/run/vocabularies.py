@@ -44,7 +44,7 @@ def ready_program(plan: BasePlan, program: ElementProgram | MixedProgram) -> Ele
 
     def with_vocabularies(steps: Sequence[Step]) -> tuple[Step, ...]:
         return tuple(
-            replace(step, vocabulary=learned[step.learned])
+            replace(step, vocabulary=learned[step.learned].including(step.null))
             if isinstance(step, EncodeStep) and step.vocabulary is None
             else step
             for step in steps
@@ -60,12 +60,14 @@ def vocabulary_of(plan: Plan, name: str) -> Vocabulary:
     Raises:
         FieldNotFoundError, PipelineError: there is no such field, or it cannot be encoded.
     """
-    stored, given = encoded_as(plan.order.fields, name)
+    stored, encode = encoded_as(plan.order.fields, name)
+    given, null = (None, None) if encode is None else (encode.given, encode.null)
     if given is not None:
         return given
     (field,) = plan.resolve([stored])
     selections = (each.selection for each in plan.order.learning if each.field == field.name)
-    return learned_vocabulary(plan, field.name, next(selections, tuple(plan.order.shared_selection)))
+    learned = learned_vocabulary(plan, field.name, next(selections, tuple(plan.order.shared_selection)))
+    return learned.including(null)
 
 
 def learned_vocabulary(plan: Plan, name: str, stages: tuple[Stage, ...]) -> Vocabulary:

@@ -14,7 +14,7 @@ from ...base.errors import TransformError
 from ...schema.codec import fits_shape
 from ...schema.dtypes import convert_counts, counts_too_far, delivered_dtype, float_holds, has_fixed_unit
 from ...schema.element import OutputField
-from ...schema.plain import is_utf_8
+from ...schema.plain import is_null, is_utf_8
 from ...schema.ragged import NestedArray, RaggedArray, ends_of
 from ...stages.transform import TransformStep
 from ..columns.arrow_columns import in_one_shape
@@ -321,7 +321,7 @@ class ValueCollector:
         if isinstance(value, np.ndarray):
             empty = value.dtype == object and value.size and all(is_null(item) for item in value.flat)
             return None if empty else value
-        return None if is_null(value) else value
+        return None if is_null(value, text=self._field.kind != "dense") else value
 
     def _checked(self, value: object) -> np.ndarray:
         try:
@@ -377,11 +377,6 @@ def to_array(value: object, where: Callable[[], str]) -> np.ndarray:
             f"{where()}: expected a value that numpy can convert, got {type(value).__name__}: "
             f"{str(error).rstrip('.')}. Return a numpy array, such as tensor.detach().float().cpu().numpy()."
         ) from error
-
-
-def is_null(value: object) -> bool:
-    """Returns whether a value means null: ``None``, or pandas' ``NA`` or ``NaT``."""
-    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _check_null(step: TransformStep, field: OutputField, row: int, describe: Describe, *, partly: bool = False) -> None:

@@ -238,19 +238,6 @@ def test_data_frames_are_named_where_others_are_expected(tmp_path: Path) -> None
     assert [int(row["a"]) for row in Pipeline(tmp_path / "out")] == [1, 2]
 
 
-def test_text_that_a_data_frame_does_not_have_says_how_to_write_a_null(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"a": ["x", np.nan]}, dtype=object)
-    schema = Unischema("a", [UnischemaField("a", str, nullable=True)])
-    with pytest.raises(
-        EncodeError, match=r"got float nan\..*Write None for it, as with frame\['a'\]\.astype\(object\)"
-    ):
-        write_dataset(tmp_path / "out", schema, {name: frame[name].to_numpy() for name in frame.columns})
-    frame["a"] = frame["a"].astype(object).where(frame["a"].notna(), None)
-    write_dataset(tmp_path / "out", schema, {name: frame[name].to_numpy() for name in frame.columns})
-    assert [row["a"] for row in Pipeline(tmp_path / "out")] == ["x", None]
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -243,6 +243,22 @@ def test_nat_is_null_where_the_field_is_nullable() -> None:
     assert encoded(field, values) == encoded(field, values, columns=True) == [None, datetime.datetime(2020, 1, 1)]
 
 
+@pytest.mark.parametrize("dtype", [str, bytes])
+def test_the_missing_values_of_a_data_frame_are_null_in_text(dtype: type) -> None:
+    pandas = pytest.importorskip("pandas")
+    value = dtype() if dtype is bytes else "x"
+    missing = [float("nan"), np.float64("nan"), pandas.NA, None]
+    assert encoded(F("x", dtype, nullable=True), [value, *missing]) == [value, None, None, None, None]
+    column = pandas.Series([value, *missing], dtype=object)
+    for made in (column, column.to_numpy(), list(column)):
+        assert encode_columns(Unischema("s", [F("x", dtype, nullable=True)]), {"x": made})["x"].null_count == 4
+    assert encoded(F("x", dtype, (None,), nullable=True), [[value], float("nan")]) == [[value], None]
+    with pytest.raises(EncodeError, match=r"row 1, field 'x': expected a value, got nan\. Declare the field nullable=True"):
+        encoded(F("x", dtype), [value, float("nan")])
+    with pytest.raises(EncodeError, match=r"row 1, field 'x': expected (str|bytes), got float 1\.5"):
+        encoded(F("x", dtype, nullable=True), [float("nan"), 1.5])
+
+
 def test_nat_in_a_column_that_is_not_nullable_is_refused() -> None:
     with pytest.raises(EncodeError, match=r"row 1, field 'x': expected a value, got NaT"):
         encoded(F("x", "datetime64[us]"), np.array(["2020-01-01", "NaT"], "datetime64[us]"), columns=True)

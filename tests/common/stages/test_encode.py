@@ -258,3 +258,42 @@ def test_nulls_that_are_masked_before_a_learned_vocabulary_have_code_0(tmp_path:
     assert found[0]["c"].dtype == np.int64
     unknown = rows.nulls("mask", "c").encode("c", unknown=-1)
     assert [int(row["c"]) for row in unknown] == [1, 0, -1, 1]
+
+
+def test_nulls_have_the_code_of_a_value_that_the_vocabulary_has_or_gets_at_its_end(tmp_path: Path) -> None:
+    rows = table(
+        tmp_path,
+        c=["b", None, "a", None],
+        raw=[b"\xff", None, b"x", b"x"],
+        key=pa.array([7, None, 5, 5], pa.int32()),
+        words=[["u", None], [], ["v"], ["u"]],
+        full=["p", "q", "p", "q"],
+    )
+    coded = rows.encode("c", null="none").encode("raw", null=b"\xff").encode("key", null=6).encode("words", null="v")
+    coded = coded.encode("full", null="none")
+    assert Pipeline.from_json(json.loads(json.dumps(coded.to_json()))) == coded
+    batch = next(iter(coded.batch(4)))
+    assert {name: batch[name].tolist() for name in batch} == {
+        "c": [1, 2, 0, 2],
+        "raw": [1, 1, 0, 0],
+        "key": [1, 2, 0, 0],
+        "words": [[0, 1], [], [1], [0]],
+        "full": [0, 1, 0, 1],
+    }
+    assert [coded.vocabulary(name) for name in ("c", "key", "full")] == [["a", "b", "none"], [5, 7, 6], ["p", "q", "none"]]
+    rows = rows.select("c")
+    given = rows.encode("c", ["none", "a"], unknown=-1, null="none")
+    assert next(iter(given.batch(4)))["c"].tolist() == [-1, 0, 1, 0]
+    assert rows.encode("c", ["a"], null="none").vocabulary("c") == ["a", "none"]
+    masked = next(iter(rows.nulls("mask", "c").encode("c", null="none").batch(4)))
+    assert (masked["c"].tolist(), masked["c__valid"].tolist()) == ([1, 0, 0, 0], [True, False, True, False])
+
+
+def test_the_value_of_nulls_must_be_of_the_fields_type(tmp_path: Path) -> None:
+    rows = table(tmp_path, c=["a", None], key=pa.array([1, None], pa.uint8()))
+    with pytest.raises(PipelineError, match=r"encode: field 'c': expected null to be a str, got 0\. Its code is"):
+        _ = rows.encode("c", null=0).element
+    with pytest.raises(PipelineError, match="field 'key': expected a fill value that uint8 can hold, got -1"):
+        _ = rows.encode("key", null=-1).element
+    with pytest.raises(PipelineError, match="encode: expected null to be a number, text or bytes"):
+        rows.encode("c", null={})  # type: ignore[arg-type]

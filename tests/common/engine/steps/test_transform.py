@@ -210,6 +210,17 @@ def test_a_row_says_null_in_any_form(built: Built, name: str) -> None:
         list(built.pipeline("id", executor="threads").transform(function, [NULLABLE.replace(nullable=False)], ["id"]))
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_not_a_number_is_null_in_text(built: Built, batched: bool) -> None:
+    def function(values: dict[str, Any]) -> dict[str, Any]:
+        texts = [str(id) if id % 2 else float("nan") for id in np.atleast_1d(values["id"])]
+        return {"text": np.array(texts, object) if batched else texts[0]}
+
+    output = UnischemaField("text", str, nullable=True)
+    chain = built.pipeline("id", executor="threads").transform(function, output, ["id"], batched=batched)
+    assert [row["text"] for row in chain][:4] == [None, "1", None, "3"]
+
+
 def _masked(ids: np.ndarray) -> Any:
     return np.ma.MaskedArray(ids + 100, ids % 2 == 1)
 
