@@ -15,21 +15,19 @@ from ..schema.dtypes import NO_DTYPE, UNITS_NS, has_fixed_unit
 from ..schema.element import OutputField
 from .base import FieldNames, Stage, matches, numeric_dtype, required_names
 from .columns import Columns
-from .steps import Step
+from .steps import ValueStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CastStep(Step):
-    """Converts the numbers of column ``number``, which holds ``field``, to another dtype.
+class CastStep(ValueStep):
+    """Converts numbers to another dtype.
 
     Attributes:
         time: the time unit to convert to from ``field.time``, such as ``"datetime64[s]"``; ``None`` = no conversion.
     """
 
-    changes_one_column: ClassVar[bool] = True
-    number: int
+    verb: ClassVar[str] = "cast"
     dtype: np.dtype[Any]
-    field: OutputField
     time: str | None = None
 
 

@@ -19,12 +19,12 @@ from .base import Fill, Stage, check_fill
 from .columns import Columns, ResolveFields
 from .names import StoredName
 from .nulls import Nulls, NullStep
-from .steps import Step
+from .steps import Step, ValueStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncodeStep(Step):
-    """Replaces the values of column ``number``, which holds ``field``, by their codes.
+class EncodeStep(ValueStep):
+    """Replaces values by their codes.
 
     Attributes:
         vocabulary: the values; ``None`` until they are learned.
@@ -33,9 +33,7 @@ class EncodeStep(Step):
         null: the value that took the place of nulls, which a learned vocabulary may lack.
     """
 
-    changes_one_column: ClassVar[bool] = True
-    number: int
-    field: OutputField
+    verb: ClassVar[str] = "encode"
     vocabulary: Vocabulary | None
     learned: int
     unknown: int | None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ..base.process.dataclass import dataclass
+from ..schema.element import OutputField
 
 
 class Step:
@@ -84,6 +85,20 @@ class Step:
     def with_lists(self, number: int, levels: int) -> Step | None:
         """A copy of the step that returns column ``number`` as nested lists; ``None`` if it cannot."""
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueStep(Step):
+    """Computes each value of column ``number``, which holds ``field``, from that value alone. Nulls stay nulls.
+
+    Attributes:
+        verb: the verb, for errors.
+    """
+
+    changes_one_column: ClassVar[bool] = True
+    verb: ClassVar[str]
+    number: int
+    field: OutputField
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

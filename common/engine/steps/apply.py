@@ -6,6 +6,7 @@ Each kind of step is implemented in its own module of this package.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -22,19 +23,21 @@ from ...stages.pack import PackStep
 from ...stages.pad import PadStep
 from ...stages.permute import PermuteStep
 from ...stages.select import Projection
-from ...stages.steps import Step
+from ...stages.steps import Step, ValueStep
 from ...stages.tokenize import TokenizeStep
 from ...stages.transform import TransformStep
 from ..columns.batch import Column, cut_column
-from .encode import apply_encode
+from .cast import compute_cast
+from .encode import compute_codes
 from .image_columns import SizeCheck, apply_images, gather_images
 from .lengths import check_lengths
 from .pack import apply_pack, gather_packed
 from .random_numbers import ItemKeys
-from .shaping import apply_cast, apply_nulls, apply_pad, apply_permute, pad_batches
+from .shaping import apply_nulls, apply_pad, apply_permute, pad_batches
 from .source import Taken
 from .tokenize import apply_tokenize
 from .transform import apply_to_rows, apply_transform
+from .values import Computed, Values, apply_to_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,8 @@ def apply_step(step: Step, columns: Sequence[Column], rows: BatchRows) -> list[C
     Raises:
         ParquetryError: the step cannot handle a value; names file and row.
     """
+    if isinstance(step, ValueStep):
+        return apply_to_values(step, columns, rows.describe, partial(_COMPUTING[type(step)], step))
     return _WORK[type(step)](step, columns, rows)
 
 
@@ -107,8 +112,6 @@ def gather_step(step: Step, taken: Taken, rows: BatchRows, arena: Arena) -> Colu
 
 _WORK: dict[type[Step], Callable[[Any, Sequence[Column], BatchRows], list[Column]]] = {
     Projection: lambda step, columns, rows: [columns[number] for number in step.keep],
-    CastStep: lambda step, columns, rows: apply_cast(step, columns, rows.describe),
-    EncodeStep: lambda step, columns, rows: apply_encode(step, columns, rows.describe),
     NullStep: lambda step, columns, rows: apply_nulls(step, columns, rows.describe),
     PadStep: lambda step, columns, rows: apply_pad(step, columns, rows.describe),
     PermuteStep: lambda step, columns, rows: apply_permute(step, columns),
@@ -117,6 +120,10 @@ _WORK: dict[type[Step], Callable[[Any, Sequence[Column], BatchRows], list[Column
     LengthStep: lambda step, columns, rows: check_lengths(step, columns, rows.lengths(), rows.describe),
     TokenizeStep: lambda step, columns, rows: apply_tokenize(step, columns, rows.describe),
     TransformStep: lambda step, columns, rows: apply_transform(step, columns, rows.count, rows.describe, rows.keys),
+}
+_COMPUTING: dict[type[ValueStep], Callable[[Any, Values], Computed]] = {
+    CastStep: compute_cast,
+    EncodeStep: compute_codes,
 }
 _DROPPING: dict[type[Step], Callable[[Any, Sequence[Column], BatchRows], tuple[list[Column], np.ndarray]]] = {
     TransformStep: lambda step, columns, rows: apply_to_rows(step, columns, rows.count, rows.describe, rows.keys),

@@ -1,4 +1,4 @@
-"""Steps that convert nulls, shapes and dtypes to a form that models can use: fill, mask, pad, permute, and cast.
+"""Steps that convert nulls and shapes to a form that models can use: fill, mask, pad, permute.
 
 All are pure functions of the columns of a whole batch.
 """
@@ -6,7 +6,7 @@ All are pure functions of the columns of a whole batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +15,8 @@ import numpy as np
 from ...base.errors import DecodeError, NullValueError, PipelineError
 from ...base.memory.arena import run_memory
 from ...base.native.kernels import pad_runs
-from ...schema.dtypes import convert_counts, counts_too_far, numbers_outside
 from ...schema.element import OutputField
 from ...schema.ragged import concat_ranges, ends_of
-from ...stages.cast import CastStep
 from ...stages.nulls import NullStep
 from ...stages.pad import PadStep
 from ...stages.permute import PermuteStep
@@ -32,7 +30,6 @@ from ..columns.batch import (
     cut_valid,
     take_strings,
     values_of,
-    with_values,
     without_valid,
 )
 from ..columns.protocols import Describe
@@ -245,48 +242,3 @@ def _places(shapes: np.ndarray, target: tuple[int, ...]) -> np.ndarray:
         begins = np.repeat(begins, counts) + inner * stride
         owner = np.repeat(owner, counts)
     return begins
-
-
-def apply_cast(step: CastStep, columns: Sequence[Column], describe: Callable[[int], str]) -> list[Column]:
-    """Returns the columns with one of them cast.
-
-    Raises:
-        DecodeError: the dtype cannot hold a number; names file and row.
-    """
-    column = values_of(columns[step.number])
-    assert isinstance(column, Dense | Ragged)
-    values = column.values
-    assert isinstance(values, np.ndarray)
-    times = (step.field.time, step.time) if step.field.time is not None and step.time is not None else None
-    wrong = numbers_outside(values, step.dtype) if times is None else counts_too_far(values, *times)
-    if wrong is not None and column.valid is not None:  # the number stored for a null is not a value
-        wrong &= _spread(column)
-    if wrong is not None and wrong.any():
-        place = tuple(np.argwhere(wrong)[0])
-        raise DecodeError(
-            f"cast: field '{step.field.name}', {describe(_row_of(column, int(place[0])))}: expected a number that "
-            f"{step.time or step.dtype} can hold, got {values[place]}. Cast to a wider dtype, or filter or transform "
-            "such rows."
-        )
-    with np.errstate(over="ignore", invalid="ignore"):
-        cast = values.astype(step.dtype) if times is None else convert_counts(values, *times)
-    result = list(columns)
-    result[step.number] = with_values(columns[step.number], replace(column, values=cast))
-    return result
-
-
-def _spread(column: Dense | Ragged) -> np.ndarray:
-    """Returns, for every number of a column, whether the value to which it belongs is not null."""
-    assert column.valid is not None
-    if isinstance(column, Ragged):
-        return np.repeat(column.valid.reshape(-1), np.prod(column.shapes, axis=1, dtype=np.int64))
-    shape = (*column.valid.shape, *(1,) * (column.values.ndim - column.valid.ndim))
-    return np.broadcast_to(column.valid.reshape(shape), column.values.shape)
-
-
-def _row_of(column: Dense | Ragged, place: int) -> int:
-    """Returns the row of a number, given its place on the first axis of a column's values."""
-    if isinstance(column, Dense):
-        return place
-    ends = np.cumsum(np.prod(column.shapes, axis=1, dtype=np.int64))
-    return int(np.searchsorted(ends, place, side="right")) // math.prod(column.lead[1:])
