@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .engine.steps.join import cu_seqlens
     from .pipeline.display.batches import describe, plot
     from .pipeline.pipeline import Pipeline, mix
+    from .pipeline.preprocessing import Preprocessing
     from .schema import (
         CompressedImageCodec,
         CompressedNdarrayCodec,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         UnischemaField,
     )
     from .schema.ragged import NestedArray, RaggedArray
+    from .schema.training_statistics import TrainingStatistics
     from .stages.predicates.column_predicates import contains, hash_split
     from .write import DatasetWriter, write_dataset
 
@@ -43,11 +45,13 @@ __all__ = [
     "NestedArray",
     "ParquetryError",
     "Pipeline",
+    "Preprocessing",
     "RaggedArray",
     "RankStats",
     "ScalarCodec",
     "StatsCollector",
     "TensorCodec",
+    "TrainingStatistics",
     "Unischema",
     "UnischemaField",
     "contains",
@@ -74,6 +78,7 @@ __getattr__, __dir__ = lazy_names(
         ".engine.steps.join": ("cu_seqlens",),
         ".base.errors": ("ParquetryError",),
         ".pipeline": ("Pipeline", "mix"),
+        ".pipeline.preprocessing": ("Preprocessing",),
         ".stages.predicates.column_predicates": ("contains", "hash_split"),
         ".base.process.ranks": ("rank_from_environment",),
         ".schema": (
@@ -87,6 +92,7 @@ __getattr__, __dir__ = lazy_names(
             "UnischemaField",
         ),
         ".schema.ragged": ("NestedArray", "RaggedArray"),
+        ".schema.training_statistics": ("TrainingStatistics",),
         ".write": ("DatasetWriter", "write_dataset"),
     },
 )

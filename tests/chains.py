@@ -50,6 +50,9 @@ VERBS = (
     "cast",
     "as_tuple",
     "encode",
+    "standardize",
+    "clip",
+    "bucketize",
     "weigh",
     "balance",
     "concat",
@@ -70,6 +73,7 @@ DECLARED: dict[str, list[UnischemaField]] = {
 }
 """Other forms in which some fields can be read without a loss."""
 WORKING = {"transform", "nulls", "pad", "rename", "cast", "as_tuple", "encode", "concat", "pack_rows", "bucket"}
+WORKING |= {"standardize", "clip", "bucketize"}
 CASTS: dict[str, list[Any]] = {
     "speed": [np.float64, "int32"],
     "flag": ["int8", np.float32],
@@ -90,6 +94,8 @@ CASTS: dict[str, list[Any]] = {
     "position_ids": [np.int16, "float64"],
 }
 """Types that hold every value of a field; some truncate fractions."""
+COMPUTED = ("speed", "half", "vector", "points", "level")
+"""Fields of numbers that float32 still holds when they are standardized."""
 VOCABULARIES: dict[str, list[Any]] = {
     "drive": ["d1", "d0"],
     "label": ["l1", "l4", "l2", *(f"l{n}" for n in range(900, 900 + 2 * LONG))],
@@ -300,20 +306,24 @@ def _encoded(name: str, vocabulary: list[Any], null: Any = None) -> Callable[[di
 
 
 def _cast(name: str, dtype: Any) -> Callable[[dict[Any, Any]], dict[Any, Any]]:
-    number = {"f": float, "b": bool}.get(np.dtype(dtype).kind, int)
+    return _computed(name, {"f": float, "b": bool}.get(np.dtype(dtype).kind, int))
+
+
+def _computed(name: str, function: Callable[[Any], Any]) -> Callable[[dict[Any, Any]], dict[Any, Any]]:
+    """Applies a function to every number of a field that is not null."""
 
     def value_of(value: Any) -> Any:
         if isinstance(value, list):
             return [value_of(part) for part in value]
-        return None if value is None else number(value)
+        return None if value is None else function(value)
 
-    def cast(row: dict[Any, Any]) -> dict[Any, Any]:
+    def compute(row: dict[Any, Any]) -> dict[Any, Any]:
         return {
-            key: cast(value) if isinstance(value, dict) else value_of(value) if key == name else value
+            key: compute(value) if isinstance(value, dict) else value_of(value) if key == name else value
             for key, value in row.items()
         }
 
-    return cast
+    return compute
 
 
 class Chain:
@@ -552,6 +562,28 @@ class Chain:
         null = self.draw(st.sampled_from([None, "l4", "none"])) if self.was(name) == "label" else None
         return call("encode", name, vocabulary, unknown=9_999, null=null, model=_encoded(name, vocabulary, null))
 
+    def standardize(self) -> Call:
+        name = self._computed_field()
+        return call("standardize", name, mean=3, std=2, model=_computed(name, lambda value: (value - 3) / 2))
+
+    def clip(self) -> Call:
+        name = self._computed_field()
+        return call("clip", name, low=2, high=5.5, model=_computed(name, _clipped))
+
+    def bucketize(self) -> Call:
+        name, boundaries = self._computed_field(), self.draw(st.sampled_from([[3], [0, 2.5, 9]]))
+        model = _computed(name, lambda value: sum(boundary <= value for boundary in boundaries))
+        return call("bucketize", name, boundaries=boundaries, model=model)
+
+    def _computed_field(self) -> str:
+        """Draws a field of small numbers, which no other stage casts or computes afterwards."""
+        known = self.encoded | self.cast_fields
+        numbers = [name for name in self.names if self.was(name) in COMPUTED and self.was(name) not in known]
+        assume(numbers)
+        name = self.draw(st.sampled_from(numbers))
+        self.encoded = {*self.encoded, self.was(name)}
+        return name
+
     def as_tuple(self) -> Call:
         others = self.draw(st.lists(st.sampled_from(self.names), max_size=3))
         self.formed, key = True, self.key
@@ -597,7 +629,7 @@ class Chain:
 
     def takes_blocks(self, calls: Sequence[Call]) -> bool:
         """Whether the tokens are available and no stage has changed values, except to make them with counted lengths."""
-        values = {"transform", "nulls", "pad", "cast", "encode", "as_tuple"}
+        values = {"transform", "nulls", "pad", "cast", "encode", "as_tuple", "standardize", "clip", "bucketize"}
         changes = [each for each in calls if not each.options.get("lengths")]
         worked = any(each.verb in values and each.args[0] != "drop" for each in changes)
         return self.now("tokens") in self.names and not worked
@@ -678,6 +710,11 @@ class Chain:
 
     def cache(self) -> Call:
         return call("cache", self.cache_directory)
+
+
+def _clipped(value: float) -> float:
+    """Clips to 2 and 5.5, which of integers is 5."""
+    return min(max(value, 2), 5 if isinstance(value, int) else 5.5)
 
 
 def _in_second_half(row: dict[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 from ..base.errors import PipelineError
 from ..schema.field import UnischemaField
 from ..schema.plain import is_iterable
+from ..schema.training_statistics import TrainingStatistics
 from ..stages.as_tuple import AsTuple
 from ..stages.base import EVERY_FIELD, FieldNames, Stage, listed, names_of, numeric_dtype, required_names
 from ..stages.cast import Cast
@@ -112,6 +113,7 @@ class FieldVerbs:
         vocabulary: Iterable[object] | None = None,
         unknown: int | Literal["error"] = "error",
         null: str | bytes | int | None = None,
+        stats: TrainingStatistics | None = None,
     ) -> Self:
         """Replaces the strings, bytes or integers of a field with int64 codes, including inside lists and windows.
 
@@ -142,6 +144,8 @@ class FieldVerbs:
             unknown: the code of values that are not in the vocabulary; ``"error"`` raises for them.
             null: the value that nulls stand for, also nulls inside lists. The vocabulary has it whether there are nulls
                 or not, so parts of a split agree. ``None`` = nulls stay nulls.
+            stats: what `Pipeline.fit` returned, instead of ``vocabulary``. Values that it left out as too rare are
+                unknown.
 
         Raises:
             PipelineError: the field holds other types, the vocabulary does not fit the field, or the vocabulary would
@@ -149,7 +153,7 @@ class FieldVerbs:
             FieldNotFoundError: there is no such field (raised when the element is first needed).
             DecodeError: a value is not in the vocabulary; the message names field, file and row.
         """
-        return self._with_stage(Encode.of(field, vocabulary, unknown, null))
+        return self._with_stage(Encode.of(field, vocabulary, unknown, null, stats))
 
     def nulls(self, policy: str, *names: FieldNames, value: Any = None, elements: bool = False) -> Self:
         """Sets the policy for nulls in the fields that the names or regexes select (default: all nullable fields).

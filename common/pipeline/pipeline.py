@@ -32,7 +32,8 @@ from ..plan.stage_order import StageOrder, check_skippable, check_verb
 from ..schema.element import Element
 from ..schema.field import Unischema
 from ..schema.plain import integer, is_iterable, plain
-from ..stages.base import Decision, Stage, listed, stage_from_json, with_streams
+from ..schema.training_statistics import TrainingStatistics
+from ..stages.base import Decision, FieldNames, Stage, listed, stage_from_json, with_streams
 from ..stages.functions import UserFunction
 from ..stages.recut import Recut
 from ..stages.select import Select
@@ -42,7 +43,9 @@ from ..storage.files import FileListing
 from ..transport.served.address import ServerAddress
 from .constructors import Constructors, Fields
 from .field_verbs import seed_or_drawn
+from .fitting import fit
 from .pipeline_iterator import ElementT, PipelineIterator, batch_to_numpy, rows_to_numpy
+from .preprocessing import Preprocessing
 from .random_access import ElementConverters, NumberedElements, reader_of
 from .sources import Files, Mix, Served, Source, Urls, source_from_json
 from .step_iterator import IterationCounter
@@ -327,6 +330,43 @@ class Pipeline(Constructors, VerbAliases, Generic[ElementT]):
             raise PipelineError("vocabulary: expected a pipeline over one dataset, got a mix or a served one.")
         return list(vocabulary_of(plan, field).values.to_pylist())
 
+    def fit(
+        self,
+        *names: FieldNames,
+        categories: FieldNames = (),
+        quantiles: int = 100,
+        min_count: int = 1,
+        max_size: int | None = None,
+    ) -> TrainingStatistics:
+        """Learns the mean, deviation, bounds and quantiles of numbers, and the vocabularies of texts and categories.
+
+            >>> stats = drive.fit("speed", "drive")
+            >>> stats["speed"].mean, stats["speed"].max, stats["speed"].nulls
+            (10.0, 19.5, 8)
+            >>> stats["drive"].values, stats["drive"].counts
+            (('d0', 'd1'), (20, 20))
+
+        It reads the fields as the pipeline delivers them, from exactly its rows: those that its filters, its split and
+        ``take`` keep, of all ranks. So call it on the part for training, and pass the result to `standardize`, `clip`,
+        `bucketize` and `encode` of every part. Shuffles and shards change nothing. The pass uses all `workers`, and
+        bounded memory but for vocabularies. The result is kept on disk until the dataset, the pipeline or an argument
+        changes, unless the pipeline has functions. It has `TrainingStatistics.to_json`.
+
+        Args:
+            names: names or regexes of fields of numbers, texts or byte strings.
+            categories: names or regexes of further fields, whose integers are categories, not amounts.
+            quantiles: how many equal parts the quantiles divide numbers into.
+            min_count: how often a value must occur to be in a vocabulary.
+            max_size: how many values a vocabulary keeps, the most frequent ones; ``None`` = all.
+
+        Raises:
+            PipelineError: there are no names, a field holds other types, or the rows are not the same in every epoch:
+                call it before ``batch``, ``repeat``, windows and joins, and before ``take`` of shuffled rows.
+            FieldNotFoundError: a name or regex matches nothing.
+            DecodeError, TransformError: a value fails; the message names file and row.
+        """
+        return fit(self, names, categories, quantiles=quantiles, min_count=min_count, max_size=max_size)
+
     def __len__(self) -> int:
         """The exact number of elements in one iteration.
 
@@ -354,6 +394,28 @@ class Pipeline(Constructors, VerbAliases, Generic[ElementT]):
     if TYPE_CHECKING:
 
         def as_tuple(self, *parts: object) -> Pipeline[Any]: ...
+
+    def preprocessing(self, *names: FieldNames) -> Preprocessing:
+        """Returns the work of the verbs on the values of a row, to apply it to rows that come from elsewhere.
+
+            >>> serving = drive.standardize("speed", stats=drive.fit("speed")).preprocessing("speed")
+            >>> [field.name for field in serving.inputs], serving.apply({"speed": 9.75})
+            (['speed'], {'speed': np.float32(0.0)})
+
+        A model server applies it to single rows or batches (`Preprocessing.apply`), without TensorFlow and PyTorch, and
+        gets what the pipeline gives, to the bit. It travels as JSON (`Preprocessing.to_json`). Verbs that choose, order
+        or batch rows play no part.
+
+        Args:
+            names: names or regexes of the fields that the model takes, as the pipeline calls them; by default, all.
+                A row then needs only the stored fields that these come from, so leave labels out.
+
+        Raises:
+            PipelineError: the pipeline is a mix or served, forms windows or joins rows, draws random numbers, or has
+                functions that leave rows out.
+            FieldNotFoundError: a name or regex matches nothing.
+        """
+        return Preprocessing.of(self, names)
 
     # --- elements by number ---
 

@@ -17,6 +17,7 @@ from ..base.errors import PipelineError
 from ..base.process.dataclass import dataclass
 from ..base.progress import progress
 from ..base.text_table import TextTable
+from ..engine.run.moments import Moments
 from ..schema.element import OutputField
 from ..schema.field import Shape
 from ..schema.ragged import NestedArray, RaggedArray
@@ -184,8 +185,8 @@ class _Collector:
             and shape[-1] in (1, 3, 4)
             and output.dtype.kind in "uf"
         )
-        self._channels = [_Moments() for _ in range(shape[-1] or 0)] if images else []
-        self._moments = _Moments()
+        self._channels = [Moments() for _ in range(shape[-1] or 0)] if images else []
+        self._moments = Moments()
         self._nulls = self._nulls_inside = self._count = 0
         self._values: Counter[Any] | None = Counter() if output.element_shape == () else None
         self._lengths: list[int] = []
@@ -370,37 +371,3 @@ def _is_all_none(value: Any) -> bool:
     """Whether this is a null row of a field with a fixed shape of strings, in a batch."""
     is_texts = isinstance(value, np.ndarray) and value.dtype == object and value.size > 0
     return is_texts and all(each is None for each in value.flat)
-
-
-class _Moments:
-    """The running mean and deviation of numbers, by the parallel algorithm of Chan, Golub and LeVeque (1983)."""
-
-    def __init__(self) -> None:
-        self.count = self.nans = 0
-        self.mean = 0.0
-        self._squares = 0.0
-        self.least, self.most = float("inf"), float("-inf")
-
-    @property
-    def deviation(self) -> float:
-        """The population standard deviation, which divides by the count."""
-        return float(np.sqrt(self._squares / self.count)) if self.count else 0.0
-
-    def add(self, values: np.ndarray) -> None:
-        """Adds numbers (float64). NaN values are counted separately."""
-        missing = int(np.isnan(values).sum())
-        if missing:
-            self.nans += missing
-            values = values[~np.isnan(values)]
-        if not len(values):
-            return
-        count = len(values)
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities, and sums that overflow
-            mean = float(values.mean())
-            squares = float(np.square(values - mean).sum())
-        total = self.count + count
-        apart = mean - self.mean
-        self._squares += squares + apart * apart * self.count * count / total
-        self.mean += apart * count / total
-        self.count = total
-        self.least, self.most = min(self.least, float(values.min())), max(self.most, float(values.max()))

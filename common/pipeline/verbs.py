@@ -34,6 +34,7 @@ from ..stages.where import filter_of
 from ..storage.filesystem import absolute
 from .field_verbs import seed_or_drawn
 from .image_verbs import ImageVerbs
+from .number_verbs import NumberVerbs
 
 if TYPE_CHECKING:
     from typing import Self
@@ -50,7 +51,7 @@ _INTERNAL = frozenset({
 """Names hidden from tab completion: they are public only for other parts of parquetry or torch."""
 
 
-class Verbs(ImageVerbs):
+class Verbs(NumberVerbs, ImageVerbs):
     """All verbs. Each returns a new object of the same class.
 
     The examples read ``drive``, a pipeline of 40 rows with ``id`` (0, 1, ...), ``drive`` (two values), the nullable

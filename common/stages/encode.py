@@ -14,11 +14,13 @@ from ..base.process.dataclass import dataclass
 from ..schema.element import OutputField
 from ..schema.field import UnischemaField, no_such_field
 from ..schema.plain import is_iterable
+from ..schema.training_statistics import TrainingStatistics
 from ..schema.vocabulary import Vocabulary
 from .base import Fill, Stage, check_fill
 from .columns import Columns, ResolveFields
 from .names import StoredName
 from .nulls import Nulls, NullStep
+from .number_base import one_source
 from .steps import Step, ValueStep
 
 
@@ -53,10 +55,18 @@ class Encode(Stage):
 
     @classmethod
     def of(
-        cls, field: str | UnischemaField, vocabulary: Iterable[object] | None, unknown: object, null: object = None
+        cls,
+        field: str | UnischemaField,
+        vocabulary: Iterable[object] | None,
+        unknown: object,
+        null: object = None,
+        stats: TrainingStatistics | None = None,
     ) -> Encode:
-        """Creates the stage; a vocabulary is any iterable of values."""
+        """Creates the stage; a vocabulary is any iterable of values, or comes from what was fitted."""
         name = field.name if isinstance(field, UnischemaField) else field
+        if stats is not None:
+            one_source("encode", stats, "a vocabulary", vocabulary)
+            vocabulary = stats.vocabulary("encode", name)
         who = f"encode '{name}', vocabulary"
         if isinstance(vocabulary, str | bytes) or not (vocabulary is None or is_iterable(vocabulary)):
             raise PipelineError(f"{who}: expected a list of values, got {vocabulary!r}.")

@@ -48,7 +48,13 @@ COPY = ".parquetry-copy"
 """The hidden directory of `copy` and `convert` in their target."""
 CLAIMS = ".claims"
 """The lock file by which readers agree on who makes a missing file."""
-_SUFFIXES = {"selections": ".npz", "bad_rows": ".json", "vocabularies": ".arrow", "footers": ".arrow"}
+_SUFFIXES = {
+    "selections": ".npz",
+    "bad_rows": ".json",
+    "vocabularies": ".arrow",
+    "statistics": ".json",
+    "footers": ".arrow",
+}
 _MOST_FILES = 256
 _LOCKS = (_LOCK, _ALONE, CLAIMS)
 _CHECKSUM_BYTES = 16
@@ -65,7 +71,7 @@ def user_cache(kind: str) -> FileCache:
     """Returns the cache of one kind of files in the user's cache directory. The oldest files beyond 256 are removed.
 
     Args:
-        kind: ``"selections"``, ``"bad_rows"``, ``"vocabularies"`` or ``"footers"``.
+        kind: one of `_SUFFIXES`.
     """
     return FileCache(cache_root() / kind, _SUFFIXES[kind], max_files=_MOST_FILES)
 

@@ -25,6 +25,7 @@ _KINDS = {
     "selections": (".npz", "rows and windows selected by where() and ngram()"),
     "bad_rows": (".json", "rows skipped by on_error='skip'"),
     "vocabularies": (".arrow", "vocabularies learned by encode()"),
+    "statistics": (".json", "statistics learned by fit()"),
     "footers": (".arrow", "columns and row groups of datasets of many files"),
     "frames": (".parquet", "data frames"),
     "folders": (".parquet", "file lists of image folders"),

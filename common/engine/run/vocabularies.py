@@ -8,7 +8,7 @@ so that every rank, worker and restart uses the same one. If the selection canno
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +30,7 @@ from ...stages.encode import EncodeStep, encoded_as
 from ...stages.steps import Step
 from ...storage.file_cache import user_cache
 from ..read.fetch import Fetcher, fetch_threads
+from ..steps.encode import code_type
 
 _THREADS = 8
 _TYPES = (pa.large_string(), pa.large_binary(), pa.int64(), pa.uint64())
@@ -42,7 +43,15 @@ def ready_program(plan: BasePlan, program: ElementProgram | MixedProgram) -> Ele
     assert isinstance(program, ElementProgram)
     learned = [learned_vocabulary(plan, each.field, each.selection) for each in plan.order.learning]
 
-    def with_vocabularies(steps: Sequence[Step]) -> tuple[Step, ...]:
+    return with_vocabularies(program, learned)
+
+
+def with_vocabularies(
+    program: ElementProgram, learned: Sequence[Vocabulary] | Mapping[int, Vocabulary]
+) -> ElementProgram:
+    """Returns the program with the vocabularies that its steps need, by their places among the learned ones."""
+
+    def completed(steps: Sequence[Step]) -> tuple[Step, ...]:
         return tuple(
             replace(step, vocabulary=learned[step.learned].including(step.null))
             if isinstance(step, EncodeStep) and step.vocabulary is None
@@ -50,8 +59,7 @@ def ready_program(plan: BasePlan, program: ElementProgram | MixedProgram) -> Ele
             for step in steps
         )
 
-    rows, items = with_vocabularies(program.row_steps), with_vocabularies(program.item_steps)
-    return replace(program, row_steps=rows, item_steps=items)
+    return replace(program, row_steps=completed(program.row_steps), item_steps=completed(program.item_steps))
 
 
 def vocabulary_of(plan: Plan, name: str) -> Vocabulary:
@@ -112,9 +120,7 @@ def _learn(plan: Plan, name: str, rows: RowSet) -> Vocabulary:
     row_groups = np.flatnonzero(rows.counts > 0).tolist()
     threads = fetch_threads(plan.dataset.remote, _THREADS)
     parts = in_parallel(distinct, row_groups, f"learning the values of {name}", threads)
-    whole = pa.uint64() if output.dtype == np.uint64 else pa.int64()
-    kind = whole if number else pa.large_string() if output.kind == "text" else pa.large_binary()
-    return Vocabulary.found_in(parts, kind)
+    return Vocabulary.found_in(parts, code_type(output))
 
 
 def read_vocabulary(content: bytes) -> Vocabulary:

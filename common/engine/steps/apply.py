@@ -14,8 +14,11 @@ import numpy as np
 
 from ...base.memory.arena import Arena
 from ...base.process.dataclass import dataclass
+from ...stages.bucketize import BucketizeStep
 from ...stages.cast import CastStep
+from ...stages.clip import ClipStep
 from ...stages.encode import EncodeStep
+from ...stages.hash_encode import HashEncodeStep
 from ...stages.image_base import ImageStep
 from ...stages.measure import LengthStep
 from ...stages.nulls import NullStep
@@ -23,14 +26,17 @@ from ...stages.pack import PackStep
 from ...stages.pad import PadStep
 from ...stages.permute import PermuteStep
 from ...stages.select import Projection
+from ...stages.standardize import StandardizeStep
 from ...stages.steps import Step, ValueStep
 from ...stages.tokenize import TokenizeStep
 from ...stages.transform import TransformStep
 from ..columns.batch import Column, cut_column
 from .cast import compute_cast
 from .encode import compute_codes
+from .hash_encode import compute_hash_codes
 from .image_columns import SizeCheck, apply_images, gather_images
 from .lengths import check_lengths
+from .numbers import compute_buckets, compute_clipped, compute_standardized
 from .pack import apply_pack, gather_packed
 from .random_numbers import ItemKeys
 from .shaping import apply_nulls, apply_pad, apply_permute, pad_batches
@@ -124,6 +130,10 @@ _WORK: dict[type[Step], Callable[[Any, Sequence[Column], BatchRows], list[Column
 _COMPUTING: dict[type[ValueStep], Callable[[Any, Values], Computed]] = {
     CastStep: compute_cast,
     EncodeStep: compute_codes,
+    StandardizeStep: compute_standardized,
+    ClipStep: compute_clipped,
+    BucketizeStep: compute_buckets,
+    HashEncodeStep: compute_hash_codes,
 }
 _DROPPING: dict[type[Step], Callable[[Any, Sequence[Column], BatchRows], tuple[list[Column], np.ndarray]]] = {
     TransformStep: lambda step, columns, rows: apply_to_rows(step, columns, rows.count, rows.describe, rows.keys),

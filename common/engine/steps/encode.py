@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...base.memory.arrow_views import as_arrow
+from ...schema.element import OutputField
 from ...stages.encode import EncodeStep
 from ..columns.batch import Strings
 from .values import Computed, Values
@@ -31,8 +32,15 @@ def compute_codes(step: EncodeStep, values: Values) -> Computed:
     return Computed(codes, missing, refusal)
 
 
+def code_type(field: OutputField) -> pa.DataType:
+    """Returns the type of the values of a field that are encoded: texts, byte strings, or integers of 64 bits."""
+    if field.kind != "dense":
+        return pa.large_string() if field.kind == "text" else pa.large_binary()
+    return pa.uint64() if field.dtype == np.uint64 else pa.int64()
+
+
 def to_arrow(values: Values, kind: pa.DataType) -> pa.Array:
-    """Returns values as an Arrow type: that of a vocabulary, or integers of 64 bits."""
+    """Returns values as an Arrow array of this type, see `code_type`."""
     if isinstance(values, Strings):
         buffers = [pa.py_buffer(np.ascontiguousarray(part)) for part in (values.offsets, values.data)]
         return pa.Array.from_buffers(kind, len(values.offsets) - 1, [None, *buffers])

@@ -26,7 +26,7 @@ from parquetry.common import (
     write_dataset,
 )
 from parquetry.common.apps.reports.chain import apply_chain
-from parquetry.common.base.errors import EncodeError, FieldNotFoundError, ParquetryError, PipelineError, TransformError
+from parquetry.common.base.errors import FieldNotFoundError, ParquetryError, PipelineError, TransformError
 from parquetry.common.base.other_names import did_you_mean
 from parquetry.common.base.tracebacks import shortens
 

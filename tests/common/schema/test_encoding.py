@@ -253,7 +253,9 @@ def test_the_missing_values_of_a_data_frame_are_null_in_text(dtype: type) -> Non
     for made in (column, column.to_numpy(), list(column)):
         assert encode_columns(Unischema("s", [F("x", dtype, nullable=True)]), {"x": made})["x"].null_count == 4
     assert encoded(F("x", dtype, (None,), nullable=True), [[value], float("nan")]) == [[value], None]
-    with pytest.raises(EncodeError, match=r"row 1, field 'x': expected a value, got nan\. Declare the field nullable=True"):
+    with pytest.raises(
+        EncodeError, match=r"row 1, field 'x': expected a value, got nan\. Declare the field nullable=True"
+    ):
         encoded(F("x", dtype), [value, float("nan")])
     with pytest.raises(EncodeError, match=r"row 1, field 'x': expected (str|bytes), got float 1\.5"):
         encoded(F("x", dtype, nullable=True), [float("nan"), 1.5])

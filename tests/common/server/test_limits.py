@@ -43,7 +43,17 @@ NEED_NO_LIMIT = {
         "elements",
         "lengths",
     ),  # choices
-    *("index", "seed", "value", "pad_value"),  # any number takes the same time
+    *(
+        "index",
+        "seed",
+        "value",
+        "pad_value",
+        "mean",
+        "std",
+        "low",
+        "high",
+        "hash_buckets",
+    ),  # any number takes the same time
     *("field", "dtype", "dims"),  # one of those that exist
     *("boundaries", "shape", "declared"),  # no longer than the request; `check_element` limits what they lead to
 }

@@ -280,7 +280,11 @@ def test_nulls_have_the_code_of_a_value_that_the_vocabulary_has_or_gets_at_its_e
         "words": [[0, 1], [], [1], [0]],
         "full": [0, 1, 0, 1],
     }
-    assert [coded.vocabulary(name) for name in ("c", "key", "full")] == [["a", "b", "none"], [5, 7, 6], ["p", "q", "none"]]
+    assert [coded.vocabulary(name) for name in ("c", "key", "full")] == [
+        ["a", "b", "none"],
+        [5, 7, 6],
+        ["p", "q", "none"],
+    ]
     rows = rows.select("c")
     given = rows.encode("c", ["none", "a"], unknown=-1, null="none")
     assert next(iter(given.batch(4)))["c"].tolist() == [-1, 0, 1, 0]

@@ -1,0 +1,92 @@
+"""``clip``: replaces numbers below or above two bounds by these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..base.errors import PipelineError
+from ..base.process.dataclass import dataclass
+from ..schema.element import OutputField
+from ..schema.plain import plain
+from ..schema.training_statistics import TrainingStatistics
+from .base import FieldNames, required_names
+from .number_base import NumberStage, check_lengths, fitted, one_source
+from .steps import ValueStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipStep(ValueStep):
+    """Clips numbers to bounds of their own dtype; ``None`` = no bound."""
+
+    verb: ClassVar[str] = "clip"
+    low: Any
+    high: Any
+
+
+@dataclass(frozen=True)
+class Clip(NumberStage):
+    """Clips the numbers of each field to bounds of its own."""
+
+    verb: ClassVar[str] = "clip"
+    sendable: ClassVar[bool] = True
+    kinds: ClassVar[str] = "iuf"
+    sample_arguments: ClassVar[tuple[object, ...]] = (("x",), (0.0,), (1.0,))
+    patterns: tuple[str, ...]
+    low: tuple[float | None, ...]
+    high: tuple[float | None, ...]
+
+    @classmethod
+    def of(
+        cls,
+        names: Iterable[FieldNames],
+        stats: TrainingStatistics | None,
+        quantiles: Sequence[float],
+        low: float | None,
+        high: float | None,
+    ) -> Clip:
+        """Creates the stage from two quantiles of what was fitted, or from the same bounds for all names."""
+        one_source("clip", stats, "low= or high=", low, high)
+        if stats is None:
+            patterns = required_names("clip", names)
+            return cls(patterns, (low,) * len(patterns), (high,) * len(patterns))
+        shares = plain(quantiles)
+        if not isinstance(shares, tuple) or len(shares) != 2 or not all(type(s) in (int, float) for s in shares):
+            raise PipelineError(f"clip: expected quantiles to be two numbers, got {quantiles!r}.")
+        chosen = fitted("clip", names, stats)
+        lows, highs = (tuple(each.quantile(share) for _, each in chosen) for share in shares)
+        return cls(tuple(name for name, _ in chosen), lows, highs)
+
+    def check(self) -> None:
+        check_lengths(self, self.patterns, self.low, self.high)
+        for low, high in zip(self.low, self.high, strict=True):
+            bounds = [bound for bound in (low, high) if bound is not None]
+            numbers = all(type(bound) in (int, float) and math.isfinite(bound) for bound in bounds)
+            if not bounds or not numbers or bounds[0] > bounds[-1]:
+                raise PipelineError(f"clip: expected finite numbers, low <= high, got low={low!r}, high={high!r}.")
+
+    def step(self, place: int, number: int, output: OutputField) -> ClipStep:
+        """Raises `PipelineError` if no number of the field's dtype lies within the bounds."""
+        low, high = self.low[place], self.high[place]
+        made = [_bound(output.dtype, low, math.ceil), _bound(output.dtype, high, math.floor)]
+        if None not in made and made[0] > made[1]:
+            raise PipelineError(
+                f"clip: field '{output.name}': expected bounds with a number of {output.dtype} between them, got "
+                f"{low!r} and {high!r}."
+            )
+        return ClipStep(number=number, field=output, low=made[0], high=made[1])
+
+    def dtype_after(self, output: OutputField) -> np.dtype:
+        return output.dtype
+
+
+def _bound(dtype: np.dtype, bound: float | None, inwards: Any) -> Any:
+    """A bound as a number of a dtype: of integers the next one inside, of floats the nearest finite one."""
+    if bound is None:
+        return None
+    limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    value = bound if dtype.kind == "f" else inwards(bound)
+    return dtype.type(min(max(value, limits.min), limits.max))

@@ -1,0 +1,74 @@
+"""``standardize``: what it computes, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquetry.common import Pipeline
+from parquetry.common.base.errors import FieldNotFoundError, PipelineError
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    path = Path(tmp_path_factory.mktemp("rows")) / "rows.parquet"
+    columns = {
+        "x": [1.0, None, float("nan"), float("inf")],
+        "n": pa.array([7, 7, 7, 7], pa.int16()),
+        "list": [[1.0, 3.0], None, [], [5.0]],
+        "text": ["a", "b", "c", "d"],
+        "none": pa.array([None] * 4, pa.float32()),
+    }
+    pq.write_table(pa.table(columns), path, row_group_size=3)
+    return Pipeline(path)
+
+
+def test_numbers_are_scaled_in_lists_too_and_nulls_nan_and_infinity_stay(rows: Pipeline) -> None:
+    batch = next(iter(rows.standardize("x", "list", mean=1, std=2).batch(4)))
+    np.testing.assert_array_equal(batch["x"].filled(-9), np.array([0, -9, np.nan, np.inf], np.float32))
+    assert [None if each is None else each.tolist() for each in batch["list"]] == [[0, 1], None, [], [2]]
+    assert {batch["x"].dtype, batch["list"].dtype} == {np.dtype(np.float32)}
+    halves = next(iter(rows.select("n").standardize("n", mean=0.0, std=1e-9, dtype=np.float16)))
+    assert (halves["n"].dtype, halves["n"]) == (np.float16, np.inf)
+
+
+def test_what_was_fitted_scales_each_field_and_a_constant_becomes_zero(rows: Pipeline) -> None:
+    stats = rows.fit("n", "list")
+    batch = next(iter(rows.standardize("n|list", stats=stats, dtype="float64").batch(4)))
+    assert batch["n"].tolist() == [0, 0, 0, 0]
+    values = np.array([1.0, 3.0, 5.0])
+    np.testing.assert_array_equal(batch["list"].values, (values - values.mean()) / values.std())
+
+
+def test_wrong_arguments_are_refused(rows: Pipeline) -> None:
+    stats = rows.fit("x", "text", "none")
+    with pytest.raises(PipelineError, match="standardize: expected either stats= or mean= and std=, got neither"):
+        rows.standardize("x")
+    with pytest.raises(PipelineError, match="standardize: expected either stats= or mean= and std=, got both"):
+        rows.standardize("x", stats=stats, mean=1)
+    with pytest.raises(PipelineError, match="expected both mean= and std=, got only one"):
+        rows.standardize("x", mean=1)
+    with pytest.raises(PipelineError, match=r"expected std above 0, got 0"):
+        rows.standardize("x", mean=1, std=0)
+    with pytest.raises(PipelineError, match=r"expected mean to be a finite number, got \(nan,\)"):
+        rows.standardize("x", mean=float("nan"), std=1)
+    with pytest.raises(PipelineError, match="expected stats= to be what fit"):
+        rows.standardize("x", stats={"x": 1})  # type: ignore[arg-type]
+    with pytest.raises(FieldNotFoundError, match="field 'n': expected the name of a field"):
+        rows.standardize("n", stats=stats)
+    with pytest.raises(
+        PipelineError, match="standardize 'text': expected statistics of numbers, got those of a category"
+    ):
+        rows.standardize("text", stats=stats)
+    with pytest.raises(
+        PipelineError, match="standardize 'none': expected statistics of numbers, got no finite numbers"
+    ):
+        rows.standardize("none", stats=stats)
+    with pytest.raises(PipelineError, match="standardize: field 'text': expected numbers, got text"):
+        _ = rows.standardize("text", mean=0, std=1).element
+    with pytest.raises(PipelineError, match="expected dtype to be one of"):
+        rows.standardize("x", mean=0, std=1, dtype="int8")
