@@ -66,6 +66,7 @@ class ReadSize:
 
 
 WHOLE = ReadSize()
+_DAMAGED = "The file is damaged: write it again."
 
 
 def read_parts(
@@ -129,7 +130,8 @@ def read_group(
             if room_bytes is not None and _size_of(opened, opened.columns, room_bytes) > room_bytes:
                 raise TooLargeError
             table = _read_table(dataset, opened, place)
-            check_counts(table, int(dataset.row_groups.rows[row_group]), place)
+            rows = int(dataset.row_groups.rows[row_group])
+            check_counts(table, rows, place, _advised(_DAMAGED, opened.described))
             return _as_described(opened, table, place)
 
     return retry_if_damaged(dataset.filesystem, read, place)
@@ -203,7 +205,7 @@ def read_slices(
         if end != rows:  # Arrow stops at the end of the shortest column
             counts = {name: _count(reader, group, name) for name in wanted}
             name = next((name for name in wanted if counts[name] != rows), wanted[0])
-            raise _short(place, name, rows, min(end, counts[name]))
+            raise _short(place, name, rows, min(end, counts[name]), _advised(_DAMAGED, opened.described))
 
 
 def _as_described(opened: _OpenGroup, table: pa.Table, place: str, first_row: int = 0) -> pa.Table:
@@ -307,6 +309,7 @@ def _opened_group(
     file = int(dataset.row_groups.file[row_group])
     place = describe_row_group(dataset, row_group)
     described = dataset.group_footer(row_group, names)
+    advice = _advised(advice, described)
     options = {"page_checksum_verification": dataset.verify != "never", **options}
     columns: Sequence[str] = ()
     stored: dict[str, Any] = {}
@@ -407,7 +410,7 @@ def _size_of(opened: _OpenGroup, columns: Sequence[str], enough: int, *, by_page
     return int(total)
 
 
-def check_counts(table: pa.Table, rows: int, place: str) -> None:
+def check_counts(table: pa.Table, rows: int, place: str, advice: str = _DAMAGED) -> None:
     """Checks that each column of a row group has as many rows as the footer says. Arrow does not check this.
 
     Raises:
@@ -419,14 +422,20 @@ def check_counts(table: pa.Table, rows: int, place: str) -> None:
             return
     for name, column in zip(table.column_names, table.columns, strict=True):
         if len(column) != rows:
-            raise _short(place, name, rows, len(column))
+            raise _short(place, name, rows, len(column), advice)
 
 
-def _short(place: str, column: str, rows: int, found: int) -> DatasetError:
+def _short(place: str, column: str, rows: int, found: int, advice: str) -> DatasetError:
     return DatasetError(
-        f"{place}: expected {rows} rows of column '{column}', as the footer says, got {found}. "
-        "The file is damaged: write it again."
+        f"{place}: expected {rows} rows of column '{column}', as the footer says, got {found}. {advice}"
     )
+
+
+def _advised(advice: str, described: GroupFooter) -> str:
+    """Returns what to do about a row group that cannot be read, also if the row-group index is wrong about it."""
+    if not described.index:
+        return advice
+    return f"{advice} If it is whole, write_index() makes a new {described.index}, which says where its columns are."
 
 
 def _damaged(reader: pq.ParquetFile, group: int, columns: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """`StoredDataset`: the files, the schema, and the table of row groups of one dataset.
 
 It takes URLs and returns numpy columns with one entry per row group, ordered by full file path and then by row group.
-Footers are read at most once, and only if the schema and a row-group index do not have the answer.
+Footers are read at most once, and only if a row-group index does not have the answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ..parquet.footers import (
     remedy,
     why,
 )
-from ..parquet.group_footers import GroupFooter, read_group_footer, read_stored_footer, stored_footers
+from ..parquet.group_footers import FileFooter, GroupFooter, read_group_footer, read_stored_footer, stored_footers
 from ..parquet.int96 import footer_schema, has_nanoseconds
 from ..parquet.nested import usual_type, variable, wide
 from ..schema.dtypes import is_bytes
@@ -361,6 +361,8 @@ class StoredDataset:
     def head(self, file: int) -> pq.FileMetaData:
         """The footer of one file without its row groups: its schema and metadata."""
         head = self._heads.get(file)
+        if head is None and self.index is not None:
+            head = self.index.head(file)
         return read_stored_footer(self.filesystem, self.files[file]).head.empty if head is None else head
 
     def footers_of(self, paths: Sequence[str | None], files: Sequence[int] | None = None) -> Iterator[pq.FileMetaData]:
@@ -386,15 +388,18 @@ class StoredDataset:
         return kept_footer(self.files[file]) or load_footer(self.filesystem, self.files[file])
 
     def group_footer(self, row_group: int, names: frozenset[str] | None = None) -> GroupFooter:
-        """A footer that describes one row group.
+        """What the row-group index, or else the footer of its file, says about a row group.
 
         Args:
             names: the dotted names of the columns that are read; ``None`` for all. Columns of the table, if it is one,
                 may have other names in files, so pass none.
         """
         groups = self.row_groups
-        file, group = int(groups.file[row_group]), int(groups.group[row_group])
-        return read_group_footer(self.filesystem, self.files[file], group, names)
+        file, group = self.files[int(groups.file[row_group])], int(groups.group[row_group])
+        described = None if self.index is None else self.index.group_footer(row_group, file, names)
+        if described is not None:
+            return described
+        return read_group_footer(FileFooter(filesystem=self.filesystem, file=file), group, file, names)
 
     @contextmanager
     def open(self, file: int, *, ranges: bool = False) -> Iterator[pa.NativeFile]:

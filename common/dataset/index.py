@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ..base.errors import DatasetError
 from ..base.memory.arrow_views import as_arrow, as_numpy
@@ -22,13 +23,15 @@ from ..base.process.forks import ForkLock
 from ..base.urls import url_without_secrets
 from ..parquet.chunk_statistics import ChunkStatistics
 from ..parquet.evolution import hides_from_parquet
+from ..parquet.group_footers import GroupFooter
 from ..parquet.nested import stored_schema
 from ..parquet.writers import GENERATION, right_since
 from ..storage.file_versions import current_versions
-from ..storage.files import FileListing
+from ..storage.files import DataFile, FileListing
 from ..storage.retries import with_retries
 from ..storage.store_answers import told
-from .index_file import IndexFile
+from .index_file import IndexFile, Value
+from .index_footers import IndexFooters, UnreadableIndexError
 from .index_format import INDEX_NAME, schema_from_text
 from .index_writer import write_index
 
@@ -82,6 +85,8 @@ class RowGroupIndex:
         self.group = group
         self.rows = as_numpy(self._ordered(pa.chunked_array([part.rows for part in parts])))
         self._bytes = lru_cache(maxsize=4)(self._sum_bytes)
+        self._footers = [IndexFooters(part) for part in parts]
+        self._ends = np.cumsum([len(part.rows) for part in parts])
 
     @property
     def schemas(self) -> list[tuple[str, pa.Schema]]:
@@ -91,6 +96,49 @@ class RowGroupIndex:
             for part in self._parts
             for path, text in part.description.schemas
         ]
+
+    def head(self, file: int) -> pq.FileMetaData | None:
+        """The footer of a file without its row groups; ``None`` if only the file has it."""
+        row_group = int(np.searchsorted(self.file, file))
+        if row_group == len(self.file) or self.file[row_group] != file:
+            return None
+        footers, line = self._place(row_group)
+        head = self._unless_unreadable(lambda: footers.head(line))
+        return None if head is None else head.empty
+
+    def group_footer(self, row_group: int, file: DataFile, names: frozenset[str] | None) -> GroupFooter | None:
+        """What the footer says about columns of a row group; ``None`` if only the footer has them.
+
+        Args:
+            file: the file of the row group.
+            names: the dotted names of the fields that are read; ``None`` for all columns of the file.
+
+        Raises:
+            DatasetError: the file cannot have such a row group.
+        """
+        footers, line = self._place(row_group)
+        return self._unless_unreadable(lambda: footers.group_footer(line, file, names))
+
+    def _place(self, row_group: int) -> tuple[IndexFooters, int]:
+        """Returns the part that describes a row group, and the line there."""
+        line = row_group if self._lines is None else int(self._lines[row_group])
+        if len(self._footers) == 1:
+            return self._footers[0], line
+        part = int(np.searchsorted(self._ends, line, side="right"))
+        return self._footers[part], line - (int(self._ends[part - 1]) if part else 0)
+
+    def _unless_unreadable(self, read: Callable[[], Value | None]) -> Value | None:
+        if not self._is_readable:
+            return None
+        try:
+            return read()
+        except UnreadableIndexError as error:
+            self._note_unreadable(error)
+            return None
+
+    def _note_unreadable(self, error: DatasetError) -> None:
+        self._is_readable = False
+        _LOGGER.warning("%s Footers are read instead; write_index() makes a new index.", error)
 
     @property
     def is_old(self) -> bool:
@@ -162,8 +210,7 @@ class RowGroupIndex:
         try:
             tables = [part.read(columns) for part in self._parts]
         except DatasetError as error:
-            self._is_readable = False
-            _LOGGER.warning("%s Footers are read instead; write_index() makes a new index.", error)
+            self._note_unreadable(error)
             return None
         if any(table.schema != tables[0].schema for table in tables):
             return None

@@ -7,6 +7,8 @@ checksums, and all columns come from the same version of the file.
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +21,10 @@ from ..base.process.dataclass import dataclass
 from ..base.urls import clean_cause
 from ..storage.file_versions import FileVersion
 from ..storage.opening import opened
-from ..storage.retries import with_retries
+from ..storage.retries import is_local, with_retries
 from .index_format import BASE, METADATA_KEY, IndexDescription
 
+Value = TypeVar("Value")
 _PLAN_COLUMNS = [name for name in BASE.names if name != "compressed_bytes"]
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError)
 
@@ -34,6 +37,7 @@ class IndexFile:
         version: the version of the index file when it was opened.
         files, first, count: the version, first line and number of lines of each described file.
         rows: the number of rows of each line's row group.
+        heads: the number of its file's head in the description, int32; -1 if the index does not have it.
     """
 
     filesystem: pafs.FileSystem
@@ -44,6 +48,7 @@ class IndexFile:
     first: np.ndarray
     count: np.ndarray
     rows: pa.Array
+    heads: np.ndarray
 
     @classmethod
     def open(cls, filesystem: pafs.FileSystem, version: FileVersion) -> IndexFile:
@@ -111,21 +116,37 @@ class IndexFile:
             first=np.concatenate([first, np.zeros(len(description.empty), np.int64)]),
             count=np.concatenate([count, np.zeros(len(description.empty), np.int64)]),
             rows=single_chunk(table.column("rows")),
+            heads=_heads(table, len(description.heads)),
         )
 
     def read(self, columns: list[str]) -> pa.Table:
-        """Reads some columns. Raises `DatasetError` if the file was replaced since it was opened, or is unreadable."""
-        where = f"row-group index {self.version.shown_path}"
+        """Reads some columns. Raises `DatasetError` as `reading`."""
+        table = self.reading(lambda reader: reader.read(columns=columns).select(columns))
+        for column in table.columns:
+            if len(column) != len(self.rows):
+                raise DatasetError(
+                    f"row-group index {self.version.shown_path}: expected {len(self.rows)} lines, got {len(column)}."
+                )
+        return table
 
-        def read() -> pa.Table:
+    def reading(self, read: Callable[[pq.ParquetFile], Value]) -> Value:
+        """Opens the file, and returns what a function makes of it, which may be called again if the store fails.
+
+        Raises:
+            DatasetError: the file was replaced since it was opened, or is unreadable.
+        """
+        where = f"row-group index {self.version.shown_path}"
+        options = {"page_checksum_verification": True, "pre_buffer": not is_local(self.filesystem)}
+
+        def attempt() -> Value:
             with (
                 opened(self.filesystem, self.version) as source,
-                pq.ParquetFile(source, metadata=self.metadata, page_checksum_verification=True) as reader,
+                pq.ParquetFile(source, metadata=self.metadata, **options) as reader,
             ):
-                return reader.read(columns=columns).select(columns)
+                return read(reader)
 
         try:
-            table = with_retries(self.filesystem, read, where)
+            return with_retries(self.filesystem, attempt, where)
         except ParquetryError:
             raise
         except _UNREADABLE as error:
@@ -133,10 +154,15 @@ class IndexFile:
             raise DatasetError(f"{where}: expected valid columns, got: {error!r}. {advice}".rstrip()) from clean_cause(
                 error
             )
-        for column in table.columns:
-            if len(column) != len(self.rows):
-                raise DatasetError(f"{where}: expected {len(self.rows)} lines, got {len(column)}.")
-        return table
+
+
+def _heads(table: pa.Table, count: int) -> np.ndarray:
+    if "head" not in table.column_names:  # the index is older than them
+        return np.full(len(table), -1, np.int32)
+    heads = as_numpy(single_chunk(table.column("head")))
+    if len(heads) and not -1 <= int(heads.min()) <= int(heads.max()) < count:
+        raise ValueError(f"expected heads of files below {count}")
+    return heads
 
 
 def single_chunk(column: pa.ChunkedArray) -> pa.Array:

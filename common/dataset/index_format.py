@@ -1,7 +1,7 @@
 """The format of `_row_groups.parquet`: one line per row group, in file order, and a description in the footer.
 
 The columns are those of `BASE`; ``stored:<leaf>`` and ``decoded:<leaf>``, the compressed and decompressed bytes of each
-described leaf column; and ``min:<field>``, ``max:<field>`` and ``nulls:<field>`` of each flat field. Unknown bounds are
+described leaf column, and ``chunk:<leaf>``, its ColumnChunk as in the footer, without statistics; and ``min:<field>``, ``max:<field>`` and ``nulls:<field>`` of each flat field. Unknown bounds are
 null, and unknown null counts are -1. Files without row groups are listed in the description.
 """
 
@@ -30,6 +30,7 @@ BASE = pa.schema(
         pa.field("rows", pa.int64(), nullable=False),
         pa.field("compressed_bytes", pa.int64(), nullable=False),
         pa.field("tag", pa.string(), nullable=False),  # ETag or generation; empty if there is none, and for local files
+        pa.field("head", pa.int32(), nullable=False),  # number of the file's head in the description; -1 if it has none
     ]
 )
 
@@ -47,6 +48,7 @@ class IndexDescription:
         complete: whether no file has fields other than ``fields``.
         empty: ``(relative path, size, mtime_ns, tag)`` of each file without row groups.
         schemas: ``(relative path, serialized Arrow schema)`` of the first file with each distinct schema.
+        heads: the distinct `FooterHead` of the files, see `head_to_text`; none if an earlier release wrote the index.
         by_arrow: whether Arrow's schemas were compared; earlier releases compared those of Parquet.
         by_writer: the `GENERATION` of the writers whose bounds were left out; 0 if none were.
     """
@@ -58,6 +60,7 @@ class IndexDescription:
     complete: bool
     empty: tuple[tuple[str, int, int, str], ...]
     schemas: tuple[tuple[str, str], ...]
+    heads: tuple[str, ...] = ()
     by_arrow: bool = True
     by_writer: int = GENERATION
 
@@ -93,6 +96,7 @@ class IndexDescription:
             complete=bool(value["complete"]),
             empty=tuple((str(path), int(size), int(mtime), "".join(tag)) for path, size, mtime, *tag in value["empty"]),
             schemas=tuple((str(path), str(schema)) for path, schema in value["schemas"]),
+            heads=tuple(map(str, value.get("heads", ()))),
             by_arrow=bool(value.get("by_arrow", False)),
             by_writer=int(value.get("by_writer", 0)),
         )
@@ -108,11 +112,22 @@ def schema_from_text(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
+def head_to_text(bare: bytes) -> str:
+    """Returns a `FooterHead.bare` as text."""
+    return base64.b64encode(zlib.compress(bare)).decode("ascii")
+
+
+def head_from_text(text: str) -> bytes:
+    """The inverse of `head_to_text`."""
+    return zlib.decompress(base64.b64decode(text))
+
+
 def index_schema(leaves: Sequence[str], bounds: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
     """The schema of an index with these leaf columns and these fields with statistics."""
     fields = list(BASE)
     for leaf in leaves:
         fields += [pa.field(f"{kind}:{leaf}", pa.int64(), nullable=False) for kind in ("stored", "decoded")]
+        fields.append(pa.field(f"chunk:{leaf}", pa.binary(), nullable=False))
     for name, arrow in bounds:
         fields += [pa.field(f"min:{name}", arrow), pa.field(f"max:{name}", arrow)]
         fields.append(pa.field(f"nulls:{name}", pa.int64(), nullable=False))

@@ -124,7 +124,7 @@ def _column(table: pa.Table, column: pa.Field) -> pa.Array | pa.ChunkedArray:
         return table.column(column.name).cast(column.type)
     if column.nullable:
         return pa.nulls(len(table), column.type)
-    if column.name == "tag":  # of an index that is older than the tags
-        return pa.array([""] * len(table), column.type)
-    missing = -1 if column.name.startswith("nulls:") else 0
+    if column.name == "tag" or column.name.startswith("chunk:"):  # of an index that is older than these
+        return pa.array([b""] * len(table), pa.binary()).cast(column.type)
+    missing = -1 if column.name == "head" or column.name.startswith("nulls:") else 0
     return pa.array(np.full(len(table), missing, np.int64), column.type)

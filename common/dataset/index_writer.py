@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..base.errors import DatasetError, ParquetryError
-from ..base.progress import thread_pool
+from ..base.native.parquet import CHUNK_FACTS
 from ..base.urls import clean_cause
 from ..parquet.chunk_statistics import (
     belongs,
@@ -30,16 +30,24 @@ from ..parquet.chunk_statistics import (
     raw_statistics,
 )
 from ..parquet.evolution import DistinctSchemas, widen
-from ..parquet.footers import load_footer
+from ..parquet.footers import naming_file
+from ..parquet.group_footers import GroupFooter, StoredFooter, read_stored_footer, stored_footers
 from ..schema.field import match_names
 from ..storage.files import DataFile, FileListing, list_files
 from ..storage.whole_files import whole_file
-from .index_format import INDEX_NAME, METADATA_KEY, IndexDescription, index_schema, schema_to_text
+from .index_format import (
+    INDEX_NAME,
+    METADATA_KEY,
+    IndexDescription,
+    head_from_text,
+    head_to_text,
+    index_schema,
+    schema_to_text,
+)
 
-_PROGRESS_AFTER_S = 2.0
-_FILES_AT_A_TIME = 64
-_LINES_AT_A_TIME = 1 << 15
-_THREADS = 16
+_FILES_AT_A_TIME, _CHUNKS_AT_A_TIME = 64, 1 << 15
+_MOST_LINES, _LEAST_LINES, _VALUES_AT_A_TIME = 1 << 15, 1 << 8, 1 << 20  # of a row group of the index
+_MOST_HEADS = 64
 
 
 def write_index(
@@ -96,13 +104,14 @@ def write_tables(filesystem: pafs.FileSystem, path: str, lines: IndexLines, tabl
         lines.schema,
         filesystem=filesystem,
         compression="zstd",
+        use_dictionary=[name for name in lines.schema.names if not name.startswith("chunk:")],  # no two are equal
         write_statistics=False,
         write_page_checksum=True,
     ) as writer:
         waiting: list[pa.Table] = []
         for table in tables:
             waiting.append(table)
-            if sum(map(len, waiting)) >= _LINES_AT_A_TIME:
+            if sum(map(len, waiting)) >= lines.at_a_time:
                 writer.write_table(pa.concat_tables(waiting))
                 waiting.clear()
         if waiting:
@@ -112,17 +121,16 @@ def write_tables(filesystem: pafs.FileSystem, path: str, lines: IndexLines, tabl
 
 def tables_of(listing: FileListing, lines: IndexLines) -> Generator[pa.Table, None, None]:
     """Yields the lines of all files, some files at a time, from their footers."""
-    from tqdm import tqdm  # imported here because readers of an index import this module
-
-    progress = tqdm(
-        desc="indexing row groups", total=len(listing.files), leave=False, delay=_PROGRESS_AFTER_S, unit="file"
-    )
-    with thread_pool(_THREADS, "parquetry-index") as pool, progress:
-        for first in range(0, len(listing.files), _FILES_AT_A_TIME):
-            files = listing.files[first : first + _FILES_AT_A_TIME]
-            footers = list(pool.map(lambda file: load_footer(listing.filesystem, file), files))
-            yield lines.of(files, footers)
-            progress.update(len(files))
+    some, chunks = list[tuple[DataFile, StoredFooter]](), 0
+    footers = stored_footers(listing.filesystem, listing.files, "indexing row groups")
+    for file, footer in zip(listing.files, footers, strict=True):
+        some.append((file, footer))
+        chunks += len(footer.rows) * footer.head.empty.num_columns
+        if len(some) == _FILES_AT_A_TIME or chunks >= _CHUNKS_AT_A_TIME:
+            yield lines.of(some)
+            some, chunks = [], 0
+    if some:
+        yield lines.of(some)
 
 
 class IndexLines:
@@ -137,7 +145,7 @@ class IndexLines:
         self._filesystem, self.models, self._patterns = filesystem, tuple(models), patterns
         types: dict[str, pa.DataType] = {}
         leaves, flat = dict[str, int](), set[str]()
-        for footer in (load_footer(filesystem, file) for file in self.models):
+        for footer in (read_stored_footer(filesystem, file).head.empty for file in self.models):
             new = {name: kind for name, kind in bound_types(footer) if types.get(name, pa.null()) == pa.null()}
             flat |= new.keys() & flat_columns(footer).keys()
             types, leaves = {**types, **new}, {**leaves, **leaf_columns(footer)}
@@ -153,6 +161,8 @@ class IndexLines:
         self._empty: list[tuple[str, int, int, str]] = []
         self._seen = DistinctSchemas()
         self._schemas: list[tuple[str, str]] = []  # with the first file that has each, in the order of paths
+        self._heads: dict[bytes, int] = {}
+        self.at_a_time = min(_MOST_LINES, max(_LEAST_LINES, _VALUES_AT_A_TIME // max(1, len(self._leaves))))
         self.schema = index_schema(self._leaves, list(self._bounds.items()))
 
     def begin_with(self, described: IndexDescription, examples: Sequence[DataFile]) -> None:
@@ -161,7 +171,8 @@ class IndexLines:
         Args:
             examples: the files of ``described.schemas``.
         """
-        self._note_schemas(examples, [load_footer(self._filesystem, file) for file in examples])
+        self._note_schemas(examples, [read_stored_footer(self._filesystem, file).head.empty for file in examples])
+        self._heads = {head_from_text(text): number for number, text in enumerate(described.heads)}
         self._unbounded.update(described.unbounded)
         self._exact.update({name: True for name, exact in described.exact.items() if exact})
         self._empty += described.empty
@@ -185,41 +196,65 @@ class IndexLines:
             complete=self._all_fields and not self._extra,
             empty=tuple(self._empty),
             schemas=tuple(sorted(self._schemas)),
+            heads=tuple(map(head_to_text, self._heads)),
         )
 
-    def of(self, files: Sequence[DataFile], footers: Sequence[pq.FileMetaData]) -> pa.Table:
+    def of(self, files: Sequence[tuple[DataFile, StoredFooter]]) -> pa.Table:
         """The lines of the given files."""
-        counts = [footer.num_row_groups for footer in footers]
-        groups = [footer.row_group(number) for footer in footers for number in range(footer.num_row_groups)]
-        for file, count in zip(files, counts, strict=True):
-            if not count:
+        described = [_FileLines(file, footer) for file, footer in files]
+        for each in described:
+            file = each.file
+            if not each.groups:
                 self._empty.append((file.relative, file.size_bytes, file.mtime_ns, file.version.portable_tag))
-        self._note_schemas(files, footers)
-        places = [leaf_columns(footer) for footer in footers]
-        self._extra.update(leaf for found in places for leaf in found if leaf not in self._known)
+            self._extra.update(each.places.keys() - self._known)
+        self._note_schemas([each.file for each in described], [each.head for each in described])
         columns: dict[str, Any] = {
-            "file": [file.relative for file, count in zip(files, counts, strict=True) for _ in range(count)],
-            "size_bytes": np.repeat(np.array([file.size_bytes for file in files], np.int64), counts),
-            "mtime_ns": np.repeat(np.array([file.mtime_ns for file in files], np.int64), counts),
-            "group": [number for count in counts for number in range(count)],
-            "rows": [group.num_rows for group in groups],
-            "tag": [file.version.portable_tag for file, count in zip(files, counts, strict=True) for _ in range(count)],
-            "compressed_bytes": [_compressed_bytes(group) for group in groups],
+            "file": [each.file.relative for each in described for _ in each.groups],
+            "size_bytes": [each.file.size_bytes for each in described for _ in each.groups],
+            "mtime_ns": [each.file.mtime_ns for each in described for _ in each.groups],
+            "group": [number for each in described for number in range(len(each.groups))],
+            "rows": [group.rows for each in described for group in each.groups],
+            "compressed_bytes": np.concatenate([each.facts["stored_bytes"].sum(axis=1) for each in described]),
+            "tag": [each.file.version.portable_tag for each in described for _ in each.groups],
+            "head": [number for each in described for number in [self._head_of(each)] * len(each.groups)],
         }
         for leaf in self._leaves:
-            numbers = np.repeat(np.array([found.get(leaf, -1) for found in places]), counts).tolist()
-            chunks = [None if n < 0 else group.column(n) for group, n in zip(groups, numbers, strict=True)]
-            columns[f"stored:{leaf}"] = [0 if chunk is None else chunk.total_compressed_size for chunk in chunks]
-            columns[f"decoded:{leaf}"] = [0 if chunk is None else chunk.total_uncompressed_size for chunk in chunks]
+            columns[f"stored:{leaf}"] = np.concatenate([each.numbers(leaf, "stored_bytes") for each in described])
+            columns[f"decoded:{leaf}"] = np.concatenate([each.numbers(leaf, "unpacked_bytes") for each in described])
+            columns[f"chunk:{leaf}"] = [chunk for each in described for chunk in each.chunks(leaf)]
+        names = list(self._bounds)
+        at_once = max(1, _CHUNKS_AT_A_TIME // max(1, len(columns["rows"])))
+        for first in range(0, len(names), at_once):
+            columns |= self._bounds_of(files, names[first : first + at_once])
+        return pa.table([_array(columns[field.name], field.type) for field in self.schema], schema=self.schema)
+
+    def _head_of(self, described: _FileLines) -> int:
+        """The number of a file's head in the description; -1 if its footer has to be read."""
+        if described.facts["elsewhere"].any():
+            return -1
+        bare = described.footer.head.bare
+        if bare not in self._heads and len(self._heads) == _MOST_HEADS:
+            return -1
+        return self._heads.setdefault(bare, len(self._heads))
+
+    def _bounds_of(self, files: Sequence[tuple[DataFile, StoredFooter]], names: Sequence[str]) -> dict[str, Any]:
+        """The columns of the statistics of some fields."""
+        columns: dict[str, Any] = {}
+        footers, chosen = [], frozenset(names)
+        for file, stored in files:
+            with naming_file(file):
+                footers.append(stored.columns_footer(chosen))
+        counts = [len(stored.rows) for _, stored in files]
         types = [dict(bound_types(footer)) for footer in footers]
         flat = [flat_columns(footer) for footer in footers]
-        for name, arrow in self._bounds.items():
-            stored = [found.get(name, arrow) for found in types]
-            if any(widen(kind, arrow) != arrow for kind in stored):  # rounded bounds are not valid
+        for name in names:
+            arrow = self._bounds[name]
+            kinds = [each.get(name, arrow) for each in types]
+            if any(widen(kind, arrow) != arrow for kind in kinds):  # rounded bounds are not valid
                 self._unbounded.add(name)
-            of_group = [kind for kind, count in zip(stored, counts, strict=True) for _ in range(count)]
-            columns |= self._statistics(footers, [found.get(name) for found in flat], name, of_group)
-        return pa.table([_array(columns[field.name], field.type) for field in self.schema], schema=self.schema)
+            of_group = [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]
+            columns |= self._statistics(footers, [each.get(name) for each in flat], name, of_group)
+        return columns
 
     def _note_schemas(self, files: Sequence[DataFile], footers: Sequence[pq.FileMetaData]) -> None:
         for file, footer in zip(files, footers, strict=True):
@@ -249,9 +284,38 @@ class IndexLines:
         return result
 
 
+class _FileLines:
+    """What the footer of a file says for its lines.
+
+    Attributes:
+        head: the footer without its row groups.
+        places: the number of each leaf column by path.
+        groups: the row groups.
+        facts: the `CHUNK_FACTS` of each row group (first axis) and leaf column.
+    """
+
+    def __init__(self, file: DataFile, footer: StoredFooter) -> None:
+        self.file = file
+        self.footer = footer
+        self.head = footer.head.empty
+        self.places = leaf_columns(self.head)
+        with naming_file(file):
+            self.groups: list[GroupFooter] = footer.bare_groups(file)
+            self.facts = np.zeros((len(self.groups), self.head.num_columns), CHUNK_FACTS)
+            for number, group in enumerate(self.groups):
+                self.facts[number] = group.facts
+            self._chunks = [group.chunk_descriptions() for group in self.groups]
+
+    def numbers(self, leaf: str, fact: str) -> np.ndarray:
+        """A fact about a leaf column in each row group; 0 if the file lacks it."""
+        place = self.places.get(leaf)
+        return np.zeros(len(self.groups), np.int64) if place is None else self.facts[fact][:, place]
+
+    def chunks(self, leaf: str) -> list[bytes]:
+        """The descriptions of the chunks of a leaf column; empty if the file lacks it."""
+        place = self.places.get(leaf)
+        return [b"" if place is None else chunks[place] for chunks in self._chunks]
+
+
 def _array(values: object, arrow: pa.DataType) -> pa.Array:
     return values if isinstance(values, pa.Array) else pa.array(values, arrow)
-
-
-def _compressed_bytes(group: pq.RowGroupMetaData) -> int:
-    return sum(group.column(number).total_compressed_size for number in range(group.num_columns))

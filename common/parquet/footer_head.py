@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..base.memory.lru_cache import LRUCache
+from ..base.native.kernels import footer_fields
+from ..base.native.parquet import FOOTER_FIELDS
 from ..base.process.forks import cached_property
 from .file_columns import FileColumns
 from .thrift import field_places, number_in, struct_places, text_in
@@ -26,6 +28,8 @@ _I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
 _KINDS = {_VERSION: _I32, _SCHEMA: _LIST, _KEY_VALUES: _LIST, _WRITER: _BINARY, _ORDERS: _LIST}
 _STOP = b"\0"
 _ARROW_KEY = b"ARROW:schema"
+_READ_KEYS = (_ARROW_KEY, b"parquetry.", b"dataset-toolkit.", b"org.apache.spark.")
+"""What the metadata begins with that reading needs: schemas, and who wrote dates in which calendar."""
 _MOST_VALUE_BYTES = 1 << 10  # of what else is kept of a file's own metadata when columns are left out
 _MOST_HEADS, _MOST_PARTS = 16, 16
 
@@ -67,7 +71,8 @@ class FooterHead:
         self._fields = fields
         self.num_bytes = sum(map(len, fields))
         self._parts: LRUCache[frozenset[str] | None, FooterPart] = LRUCache(_MOST_PARTS)
-        self.empty = _parsed(_before(fields), b"", 0, 0, _after(fields))
+        stored = _stored(_before(fields), b"", 0, 0, _after(fields))
+        self.empty = pq.read_metadata(pa.BufferReader(_in_file(stored)))
 
     def part(self, names: frozenset[str] | None) -> FooterPart:
         """Returns the part about some columns, given by the dotted names of fields; ``None`` for all of them.
@@ -76,6 +81,23 @@ class FooterHead:
         to be so. If no column has one of the names, one is selected all the same.
         """
         return self._parts.made(names, lambda: self._part(names))
+
+    @cached_property
+    def bare(self) -> bytes:
+        """A footer without row groups, and with only the metadata that reading needs.
+
+        Metadata of other programs often differs from file to file, such as the last row number of pandas, or the bounds
+        of the geometries.
+        """
+        fields, pairs = self._fields, list[bytes]()
+        for begin, end in struct_places(fields.key_values, 0) if fields.key_values else ():
+            key, value = _pair(fields.key_values, begin)
+            if key == _ARROW_KEY:
+                pairs.append(_stored_pair(key, _with_read_keys(value)))
+            elif key.startswith(_READ_KEYS):
+                pairs.append(fields.key_values[begin:end])
+        fields = fields._replace(key_values=list_of_structs(pairs) if fields.key_values else b"")
+        return _stored(_before(fields), b"", 0, 0, _after(fields))
 
     def _part(self, names: frozenset[str] | None) -> FooterPart:
         whole = FooterPart(names, bytes([1]) * self.empty.num_columns, _before(self._fields), _after(self._fields))
@@ -105,9 +127,7 @@ class FooterHead:
         """Returns both fields for some columns of the top level; ``None`` if they do not fit the schema."""
         fields, chosen, orders = self._fields, list[bytes](), b""
         for begin, _ in struct_places(fields.key_values, 0) if fields.key_values else ():
-            places = field_places(fields.key_values, begin)
-            key = text_in(fields.key_values, places[_KEY][0])
-            value = text_in(fields.key_values, places[_VALUE][0]) if _VALUE in places else b""
+            key, value = _pair(fields.key_values, begin)
             if key == _ARROW_KEY:
                 try:
                     arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value)))
@@ -119,14 +139,14 @@ class FooterHead:
                 value = base64.b64encode(some.serialize().to_pybytes())
             elif len(value) > _MOST_VALUE_BYTES:
                 value = b""
-            chosen.append(b"\x18" + _text(key) + b"\x18" + _text(value) + _STOP)
+            chosen.append(_stored_pair(key, value))
         if fields.orders:
             places_of_orders = struct_places(fields.orders, 0)
             if len(places_of_orders) != self.empty.num_columns:
                 return None
             some_orders = [places_of_orders[leaf] for number in numbers for leaf in self._tops[number].leaves]
             orders = _list(len(some_orders)) + b"".join([fields.orders[slice(*place)] for place in some_orders])
-        return (_list(len(chosen)) + b"".join(chosen)) if fields.key_values else b"", orders
+        return list_of_structs(chosen) if fields.key_values else b"", orders
 
     @cached_property
     def _elements(self) -> list[int]:
@@ -200,7 +220,11 @@ class FooterPart:
         Raises:
             pa.ArrowException, OSError, ValueError: pyarrow cannot read it.
         """
-        return _parsed(self._before, groups, count, rows, self._after)
+        return pq.read_metadata(pa.BufferReader(_in_file(self.stored(groups, count, rows))))
+
+    def stored(self, groups: bytes, count: int, rows: int) -> bytes:
+        """Returns what `footer` parses."""
+        return _stored(self._before, groups, count, rows, self._after)
 
     @property
     def columns(self) -> FileColumns:
@@ -219,6 +243,38 @@ def footer_head(footer: bytes, places: Sequence[range]) -> FooterHead:
     return _heads.made(fields, lambda: FooterHead(fields))
 
 
+def read_head(bare: bytes) -> FooterHead:
+    """The inverse of `FooterHead.bare`. Raises as `FooterHead`, or as `thrift.parse_struct`."""
+    fields = footer_fields(bare)
+    return footer_head(bare, fields[0] if fields is not None else fields_slowly(bare))
+
+
+def fields_slowly(stored: bytes) -> list[range]:
+    """Returns the places of the fields of a footer as `footer_fields` does."""
+    places = field_places(stored, 0)
+    return [range(*places.get(number, (0, 0))) for number in range(FOOTER_FIELDS)]
+
+
+def _with_read_keys(value: bytes) -> bytes:
+    """Returns a stored Arrow schema with only the metadata that reading needs."""
+    try:
+        arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value)))
+    except (pa.ArrowException, OSError, ValueError):
+        return value
+    metadata = {key: text for key, text in (arrow.metadata or {}).items() if key.startswith(_READ_KEYS)}
+    return base64.b64encode(arrow.with_metadata(metadata or None).serialize().to_pybytes())
+
+
+def _pair(stored: bytes, begin: int) -> tuple[bytes, bytes]:
+    """Returns a key and its value."""
+    places = field_places(stored, begin)
+    return text_in(stored, places[_KEY][0]), text_in(stored, places[_VALUE][0]) if _VALUE in places else b""
+
+
+def _stored_pair(key: bytes, value: bytes) -> bytes:
+    return b"\x18" + _text(key) + b"\x18" + _text(value) + _STOP
+
+
 def _before(fields: HeadFields) -> bytes:
     version = b"\x15" + fields.version if fields.version else b""
     return version + (b"\x19" if version else b"\x29") + fields.schema + b"\x16"
@@ -233,9 +289,12 @@ def _after(fields: HeadFields) -> bytes:
     return b"".join([*parts, _STOP])
 
 
-def _parsed(before: bytes, groups: bytes, count: int, rows: int, after: bytes) -> pq.FileMetaData:
-    stored = b"".join([before, _signed(rows), b"\x19", _list(count), groups, after])
-    return pq.read_metadata(pa.BufferReader(stored + len(stored).to_bytes(4, "little") + b"PAR1"))
+def _stored(before: bytes, groups: bytes, count: int, rows: int, after: bytes) -> bytes:
+    return b"".join([before, _signed(rows), b"\x19", _list(count), groups, after])
+
+
+def _in_file(stored: bytes) -> bytes:
+    return stored + len(stored).to_bytes(4, "little") + b"PAR1"
 
 
 def list_of_structs(parts: Sequence[bytes]) -> bytes:
@@ -246,6 +305,11 @@ def list_of_structs(parts: Sequence[bytes]) -> bytes:
 def struct_with_totals(chunks: bytes, size_bytes: int, rows: int) -> bytes:
     """Returns a row group as stored, given its list of column chunks, their size when decompressed, and its rows."""
     return b"".join([b"\x19", chunks, b"\x16", _signed(size_bytes), b"\x16", _signed(rows), _STOP])
+
+
+def around_chunks(count: int, rows: int) -> tuple[bytes, bytes]:
+    """Returns what is stored before and after the column chunks of a row group, which leaves its size open."""
+    return b"\x19" + _list(count), struct_with_totals(b"", 0, rows)[1:]
 
 
 def _list(count: int) -> bytes:

@@ -2,17 +2,18 @@
 
 A footer is kept in memory as it is stored (`StoredFooter`), and so is the part of it that is read (`CutFooter`). From
 that, pyarrow gets footers with a single row group and the columns that are read: a parsed footer takes ten times the
-memory of a stored one. All of this is limited in bytes.
+memory of a stored one. All of this is limited in bytes, and counts for the ``memory_limit`` of pipelines.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -22,26 +23,30 @@ import pyarrow.parquet as pq
 from ..base.errors import DatasetError
 from ..base.memory.lru_cache import LRUCache
 from ..base.native.kernels import chunk_facts, cut_row_groups, footer_fields, passes
-from ..base.native.parquet import CHUNK_FACTS, FOOTER_FIELDS, RowGroupBytes
+from ..base.native.parquet import CHUNK_FACTS, RowGroupBytes
 from ..base.process.dataclass import dataclass
 from ..base.process.forks import ForkLock, cached_property
 from ..base.progress import progress, thread_pool
 from ..storage.files import DataFile
 from ..storage.retries import retry_if_damaged
 from ..storage.temporary import NoRoomError, TemporaryBuffer
-from .footer_head import FooterHead, FooterPart, footer_head, list_of_structs, struct_with_totals
+from .footer_check import check_slowly
+from .footer_head import FooterHead, FooterPart, fields_slowly, footer_head, list_of_structs, struct_with_totals
 from .footers import FIRST_BYTES, check_loaded, footer_tail, from_footer, naming_file, parse_footer
 from .thrift import field_places, number_in, struct_count, struct_places
 
 _ROWS, _ROW_GROUPS = 3, 4  # of FileMetaData in parquet.thrift
-_CHUNKS, _GROUP_ROWS, _METADATA, _UNPACKED = 1, 3, 3, 6  # of RowGroup; of ColumnChunk; of ColumnMetaData
+_CHUNKS, _GROUP_ROWS, _OTHER_FILE, _METADATA, _UNPACKED = 1, 3, 1, 3, 6  # of RowGroup, ColumnChunk, ColumnMetaData
 _SMALL_BYTES = 64 << 10  # of row groups that are kept uncompressed
 _MOST_STORED_BYTES, _MOST_CUT_BYTES, _MOST_PARSED_BYTES = 32 << 20, 32 << 20, 16 << 20
 _MOST_SPILLED_BYTES = 256 << 20  # in one temporary file
 _PARSED_BYTES = 2 << 10  # about what pyarrow takes for each column of a footer with one row group
 _FOOTER_BYTES = 500  # about what Python takes for each
+_PLACE_BYTES = 24  # of a row group
+LENGTH_BYTES = 8
+"""What follows a footer: its length, and the end of the file."""
 _FILES_AT_A_TIME, _THREADS = 64, 16
-_LARGE_BYTES, _LOADING_BYTES = 4 << 20, 32 << 20
+_LARGE_BYTES = 4 << 20
 _MOST_ENDS, _LEAST_END_BYTES, _MOST_END_BYTES = 256, 8 << 10, 16 << 20
 _LOGGER = logging.getLogger(__name__)
 _large = ForkLock()
@@ -54,16 +59,18 @@ class GroupFooter:
         part: the head of the footer.
         columns: the columns that it describes.
         rows: the number of rows of the row group.
+        index: the row-group index that says this, for messages; empty if the footer does.
         group: its number in ``footer``.
     """
 
     group = 0
 
-    def __init__(self, file: DataFile, part: FooterPart, stored: bytes, rows: int) -> None:
+    def __init__(self, file: DataFile, part: FooterPart, stored: bytes, rows: int, index: str = "") -> None:
         self._file = file
         self.part = part
         self.columns = part.columns
         self.rows = rows
+        self.index = index
         self._stored = stored
 
     @cached_property
@@ -75,6 +82,27 @@ class GroupFooter:
         """
         with naming_file(self._file):
             return self.part.footer(self._stored, 1, self.rows)
+
+    def check(self) -> None:
+        """Raises `DatasetError` if the row group cannot be as an index says, so that pyarrow must not see it."""
+        footer, limit = self.part.stored(self._stored, 1, self.rows), self._file.size_bytes - LENGTH_BYTES
+        if not passes(footer, len(self.columns), limit):
+            try:
+                if not check_slowly(footer, self.part.empty, limit + len(footer)):
+                    return
+                why = "bounds in it"
+            except ValueError as error:
+                why = str(error)
+            raise DatasetError(
+                f"row-group index {self.index}: expected the places of columns in file {self._file.shown_path}, got "
+                f"{why}. write_index() makes a new index."
+            )
+
+    def chunk_descriptions(self) -> list[bytes]:
+        """Returns the description of each column chunk as stored."""
+        facts = self.facts
+        places = zip(facts["begin"].tolist(), facts["end"].tolist(), strict=True)
+        return [self._stored[begin:end] for begin, end in places]
 
     @cached_property
     def facts(self) -> np.ndarray:
@@ -93,6 +121,9 @@ class GroupFooter:
             facts["stored_bytes"][number] = chunk.total_compressed_size
             if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
                 facts["dictionary_page"][number] = chunk.dictionary_page_offset
+        places = struct_places(self._stored, field_places(self._stored, 0)[_CHUNKS][0])
+        facts["begin"], facts["end"] = np.array(places, np.int64).T
+        facts["elsewhere"] = [_OTHER_FILE in field_places(self._stored, begin) for begin, _ in places]
         return facts
 
     def chunks(self, leaves: Sequence[int]) -> list[tuple[int, int]]:
@@ -128,7 +159,7 @@ class StoredFooter:
         """About what it takes in memory."""
         return len(self.content) + int(self.rows.nbytes) + _FOOTER_BYTES
 
-    def cut(self, part: FooterPart, *, bare: bool) -> CutFooter:
+    def cut(self, part: FooterPart, *, bare: bool) -> RowGroupBytes:
         """Returns the row groups with the columns of a part of the head.
 
         Args:
@@ -138,45 +169,95 @@ class StoredFooter:
             content = self.content
             if len(content) != self.size_bytes:
                 content = pa.decompress(content, self.size_bytes, codec="zstd", asbytes=True)
-            return CutFooter(part=part, groups=_cut(content, 0, len(self.rows), part.leaves, bare=bare))
+            return _cut(content, 0, len(self.rows), part.leaves, bare=bare)
 
     def columns_footer(self, names: frozenset[str]) -> pq.FileMetaData:
         """Returns a footer with all row groups, and the statistics of at least the columns with these names."""
-        cut = self.cut(self.head.part(names), bare=False)
-        return cut.part.footer(cut.groups.stored, len(self.rows), int(self.rows.sum()))
+        part = self.head.part(names)
+        return part.footer(self.cut(part, bare=False).stored, len(self.rows), int(self.rows.sum()))
+
+    def bare_groups(self, file: DataFile) -> list[GroupFooter]:
+        """Returns what it says about each row group and all columns, given the file that it is of."""
+        part = self.head.part(None)
+        groups = self.cut(part, bare=True)
+        places = zip([0, *groups.ends.tolist()], groups.ends.tolist(), groups.rows.tolist(), strict=False)
+        return [GroupFooter(file, part, groups.stored[begin:end], rows) for begin, end, rows in places]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CutFooter:
-    """The row groups of a file with some of its columns, as stored.
+    """Some row groups with some of their columns, as stored.
 
     Attributes:
-        file, begin: the temporary file that holds their bytes, and where they begin there; ``None`` if ``groups`` does.
+        rows: the number of rows of each row group, int64.
+        begins, ends: where each of them is stored, int64: in ``content``, or in the temporary file ``file``.
+        index: as in `GroupFooter`.
     """
 
     part: FooterPart
-    groups: RowGroupBytes
+    rows: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
+    content: bytes = b""
     file: TemporaryBuffer | None = None
-    begin: int = 0
+    index: str = ""
 
     @property
     def num_bytes(self) -> int:
         """About what it takes in memory."""
-        return len(self.groups.stored) + int(self.groups.ends.nbytes + self.groups.rows.nbytes) + _FOOTER_BYTES
+        return len(self.content) + _PLACE_BYTES * len(self.rows) + _FOOTER_BYTES
 
     def covers(self, names: frozenset[str] | None) -> bool:
         """Whether it has the columns with these names; ``None`` for all."""
         return self.part.covers(names)
 
     def group(self, file: DataFile, group: int) -> GroupFooter:
-        """Returns what it says about a row group of the file that it is of."""
-        begin, end = int(self.groups.ends[group - 1]) if group else 0, int(self.groups.ends[group])
+        """Returns what it says about a row group, given the file that has it.
+
+        Raises:
+            DatasetError: it is from an index, and cannot be true.
+        """
+        begin, end = int(self.begins[group]), int(self.ends[group])
         if self.file is None:
-            stored = self.groups.stored[begin:end]
+            stored = self.content[begin:end]
         else:
             with _spill.lock:  # the file may move to another directory
-                stored = self.file.read(self.begin + begin, end - begin)
-        return GroupFooter(file, self.part, stored, int(self.groups.rows[group]))
+                stored = self.file.read(begin, end - begin)
+        described = GroupFooter(file, self.part, stored, int(self.rows[group]), self.index)
+        if self.index:
+            described.check()
+        return described
+
+
+class GroupSource(Protocol):
+    """Row groups that are described in one place: those of a file in its footer, or some of those in an index."""
+
+    @property
+    def key(self) -> str:
+        """Names this version of the place."""
+
+    def cut(self, names: frozenset[str] | None) -> CutFooter:
+        """Returns what it says about the columns with these names; ``None`` for all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFooter:
+    """The footer of a file, as a `GroupSource`."""
+
+    filesystem: pafs.FileSystem
+    file: DataFile
+
+    @property
+    def key(self) -> str:
+        """The key of the file's version."""
+        return self.file.version.key
+
+    def cut(self, names: frozenset[str] | None) -> CutFooter:
+        """Raises `DatasetError` as `load_footer`."""
+        stored = read_stored_footer(self.filesystem, self.file)
+        with naming_file(self.file):
+            part = stored.head.part(names)
+            return kept_cut(part, [stored.cut(part, bare=True)])
 
 
 _stored: LRUCache[str, StoredFooter] = LRUCache(_MOST_STORED_BYTES, lambda footer: footer.num_bytes)
@@ -186,25 +267,47 @@ _groups: LRUCache[tuple[str, int], GroupFooter] = LRUCache(
 )
 
 
+_rooms: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+_rooms_lock = ForkLock()
+
+
+def keep_footers_within(room_bytes: int, owner: object) -> None:
+    """Limits the memory for the footers that this process keeps: to the largest room of the owners that are alive."""
+    with _rooms_lock:
+        _rooms[owner] = room_bytes
+        room_bytes = max(_rooms.values())
+    most = _MOST_STORED_BYTES, _MOST_CUT_BYTES, _MOST_PARSED_BYTES
+    caches: tuple[LRUCache[Any, Any], ...] = (_stored, _cuts, _groups)
+    for cache, limit in zip(caches, most, strict=True):
+        cache.limit_to(min(limit, room_bytes * limit // sum(most)))
+
+
+def kept_footer_bytes() -> int:
+    """Returns about how much memory the footers take that this process keeps."""
+    return _stored.size + _cuts.size + _groups.size
+
+
 def read_group_footer(
-    filesystem: pafs.FileSystem, file: DataFile, group: int, names: frozenset[str] | None = None
+    source: GroupSource, group: int, file: DataFile, names: frozenset[str] | None = None
 ) -> GroupFooter:
-    """Returns what the footer of a file says about one of its row groups.
+    """Returns what a footer or an index says about a row group.
 
     Args:
+        group: the number of the row group among those of the source.
+        file: the file that has it.
         names: the dotted names of the fields that are read; ``None`` for all columns of the file.
 
     Raises:
-        DatasetError: as `load_footer`.
+        DatasetError: as `load_footer`; an index does not describe the file.
     """
-    cut = _cut_footer(filesystem, file, names)
-    key = file.version.key, group
+    cut = _cut_footer(source, names)
+    key = source.key, group
     known = _groups.get(key)
     if known is not None and known.part is cut.part and known.columns is cut.part.columns:
         return known
-    if group >= len(cut.groups.rows):
+    if group >= len(cut.rows):
         raise DatasetError(
-            f"file {file.shown_path}: expected row group {group}, got a footer of {len(cut.groups.rows)}. If there is "
+            f"file {file.shown_path}: expected row group {group}, got a footer of {len(cut.rows)}. If there is "
             "a row-group index, write_index() makes a new one."
         )
     made = cut.group(file, group)
@@ -212,23 +315,23 @@ def read_group_footer(
     return made
 
 
-def _cut_footer(filesystem: pafs.FileSystem, file: DataFile, names: frozenset[str] | None) -> CutFooter:
-    """Returns the row groups of a file with at least some columns. Those that were read before are among them."""
-    key = file.version.key
-    known = _cuts.get(key)
-    if known is not None and known.covers(names):
-        return known
-    stored = read_stored_footer(filesystem, file)
-    before = known.part.names if known is not None else frozenset()
-    with naming_file(file):
-        part = stored.head.part(None if names is None or before is None else names | before)
-        cut = _spilled(stored.cut(part, bare=True))
-    _cuts.replace(key, cut)
-    return cut
+def _cut_footer(source: GroupSource, names: frozenset[str] | None) -> CutFooter:
+    """Returns row groups with at least some columns. Those that were read before are among them.
+
+    A thread that needs what another one reads waits for it.
+    """
+    key = source.key
+
+    def cut() -> CutFooter:
+        known = _cuts.get(key)
+        before = frozenset[str]() if known is None else known.part.names
+        return source.cut(None if names is None or before is None else names | before)
+
+    return _cuts.made(key, cut, lambda known: known.covers(names))
 
 
 class _Spill:
-    """The temporary file of this process for the row groups of files that there is no room for in memory.
+    """The temporary file of this process for the row groups that there is no room for in memory.
 
     Attributes:
         file: ``None`` until it is needed. A full one is left to the footers that are in it, and goes with the last.
@@ -239,25 +342,68 @@ class _Spill:
         self.owner = 0
         self.lock = ForkLock()
 
+    def append(self, content: bytes, file: TemporaryBuffer | None = None) -> tuple[TemporaryBuffer, int]:
+        """Appends to a file, or else to the present one. Returns which it is, and where the content begins there.
+
+        Raises:
+            NoRoomError: there is no room for it.
+        """
+        with self.lock:
+            if file is None:
+                is_full = self.file is not None and self.file.num_bytes >= _MOST_SPILLED_BYTES
+                if self.file is None or is_full or self.owner != os.getpid():  # a child appends to a file of its own
+                    self.file, self.owner = TemporaryBuffer(), os.getpid()
+                file = self.file
+            begin = file.num_bytes
+            file.append(content)
+            return file, begin
+
 
 _spill = _Spill()
 
 
-def _spilled(cut: CutFooter) -> CutFooter:
-    """Moves the row groups of a file to a temporary file, unless there is room in memory, so that they stay at hand."""
-    if _cuts.size + cut.num_bytes <= _cuts.limit:
-        return cut
-    try:
-        with _spill.lock:
-            is_full = _spill.file is not None and _spill.file.num_bytes >= _MOST_SPILLED_BYTES
-            if _spill.file is None or is_full or _spill.owner != os.getpid():  # a child appends to a file of its own
-                _spill.file, _spill.owner = TemporaryBuffer(), os.getpid()
-            begin = _spill.file.num_bytes
-            _spill.file.append(cut.groups.stored)
-            return replace(cut, groups=cut.groups._replace(stored=b""), file=_spill.file, begin=begin)
-    except NoRoomError as error:
-        _LOGGER.debug("footers stay in memory, and are read again if they take too much of it: %s", error)
-        return cut
+def kept_cut(part: FooterPart, portions: Iterable[RowGroupBytes], index: str = "") -> CutFooter:
+    """Keeps row groups in memory if there is room, or else in a temporary file, so that they stay at hand.
+
+    Args:
+        portions: the row groups, some at a time.
+        index: as in `GroupFooter`.
+
+    Raises:
+        NoRoomError: the disk filled up in between.
+    """
+    held, begins, ends, rows = list[bytes](), list[np.ndarray](), list[np.ndarray](), [np.zeros(0, np.int64)]
+    file: TemporaryBuffer | None = None
+    size, stays = 0, False
+    for portion in portions:
+        place = size if file is None else _spill.append(portion.stored, file)[1]
+        begins.append(place + np.concatenate([[0], portion.ends[:-1]]))
+        ends.append(place + portion.ends)
+        rows.append(portion.rows)
+        if file is not None:
+            continue
+        held.append(portion.stored)
+        size += len(portion.stored)
+        if stays or _cuts.size + size + _PLACE_BYTES * sum(map(len, rows)) + _FOOTER_BYTES <= _cuts.limit:
+            continue
+        try:
+            file, place = _spill.append(b"".join(held))
+        except NoRoomError as error:
+            stays = True
+            _LOGGER.debug("footers stay in memory, and are read again if they take too much of it: %s", error)
+            continue
+        held.clear()
+        begins, ends = [each + place for each in begins], [each + place for each in ends]
+    nothing = [np.zeros(0, np.int64)]
+    return CutFooter(
+        part=part,
+        rows=np.concatenate(rows),
+        begins=np.concatenate(begins or nothing),
+        ends=np.concatenate(ends or nothing),
+        content=b"".join(held),
+        file=file,
+        index=index,
+    )
 
 
 def read_stored_footer(filesystem: pafs.FileSystem, file: DataFile) -> StoredFooter:
@@ -265,10 +411,12 @@ def read_stored_footer(filesystem: pafs.FileSystem, file: DataFile) -> StoredFoo
     return _stored.made(file.version.key, lambda: load_stored_footer(filesystem, file))
 
 
-def stored_footers(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> Iterator[StoredFooter]:
+def stored_footers(
+    filesystem: pafs.FileSystem, files: Sequence[DataFile], what: str = "reading footers"
+) -> Iterator[StoredFooter]:
     """Yields the footer of each file, in order, several at a time.
 
-    A progress bar appears if this takes longer than two seconds.
+    A progress bar about ``what`` appears if this takes longer than two seconds.
 
     Raises:
         DatasetError: as `load_footer`.
@@ -277,16 +425,17 @@ def stored_footers(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> It
         yield from (read_stored_footer(filesystem, file) for file in files)
         return
     first = read_stored_footer(filesystem, files[0])
-    at_once = max(1, min(_THREADS, _LOADING_BYTES // max(1, first.size_bytes)))  # the others are probably as large
+    at_once = max(1, min(_THREADS, _LARGE_BYTES // max(1, first.size_bytes)))  # the others are probably as large
+    waiting = _FILES_AT_A_TIME if at_once == _THREADS else at_once
     with thread_pool(at_once, "parquetry-footers") as pool:
 
         def read() -> Iterator[StoredFooter]:
             yield first
-            for begin in range(1, len(files), _FILES_AT_A_TIME):
-                some = files[begin : begin + _FILES_AT_A_TIME]
+            for begin in range(1, len(files), waiting):
+                some = files[begin : begin + waiting]
                 yield from pool.map(lambda file: read_stored_footer(filesystem, file), some)
 
-        yield from progress(read(), "reading footers", len(files), unit="file")
+        yield from progress(read(), what, len(files), unit="file")
 
 
 def load_stored_footer(filesystem: pafs.FileSystem, file: DataFile) -> StoredFooter:
@@ -298,13 +447,15 @@ def load_stored_footer(filesystem: pafs.FileSystem, file: DataFile) -> StoredFoo
 
     def load() -> StoredFooter:
         with naming_file(file):
-            tail = from_footer(filesystem, file, partial(footer_tail, first_bytes=_first_bytes(file)))
-            if tail is not None and tail.endswith(b"PAR1"):
-                with _alone_if_large(len(tail)):
-                    footer = _quickly_checked(tail[:-8], file.size_bytes)
-                if footer is not None:
-                    _note_length(file, len(tail))
-                    return footer
+            first_bytes = _first_bytes(file)
+            with _alone_if_large(first_bytes):
+                tail = from_footer(filesystem, file, partial(footer_tail, first_bytes=first_bytes))
+                if tail is not None and tail.endswith(b"PAR1"):
+                    with _alone_if_large(len(tail) if first_bytes <= _LARGE_BYTES else 0):
+                        footer = _quickly_checked(tail[:-LENGTH_BYTES], file.size_bytes)
+                    if footer is not None:
+                        _note_length(file, len(tail))
+                        return footer
             read = from_footer(filesystem, file, parse_footer) if tail is None else parse_footer(pa.BufferReader(tail))
             return rewritten(check_loaded(file, *read))
 
@@ -327,7 +478,7 @@ def _note_length(file: DataFile, size_bytes: int) -> None:
 
 @contextmanager
 def _alone_if_large(size_bytes: int) -> Iterator[None]:
-    """Lets only one thread at a time take a large footer apart, because that needs several times its memory."""
+    """Lets only one thread at a time read a large footer, because that needs several times its memory."""
     with _large if size_bytes > _LARGE_BYTES else nullcontext():
         yield
 
@@ -357,14 +508,8 @@ def rewritten(footer: pq.FileMetaData) -> StoredFooter:
     whole = sink.getvalue().to_pybytes()
     stored = whole[len(whole) - 8 - int.from_bytes(whole[-8:-4], "little") : -8]
     fields = footer_fields(stored)
-    places = fields[0] if fields is not None else _fields_slowly(stored)
+    places = fields[0] if fields is not None else fields_slowly(stored)
     return _stored_footer(stored, places, footer_head(stored, places))
-
-
-def _fields_slowly(stored: bytes) -> list[range]:
-    """Does what `footer_fields` does."""
-    places = field_places(stored, 0)
-    return [range(*places.get(number, (0, 0))) for number in range(FOOTER_FIELDS)]
 
 
 def _stored_footer(stored: bytes, places: Sequence[range], head: FooterHead) -> StoredFooter:

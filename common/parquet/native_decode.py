@@ -527,7 +527,7 @@ def _column(kind: ColumnKind, facts: Sequence[int], rows: int) -> _Column | None
     Args:
         facts: its `CHUNK_FACTS`.
     """
-    _, _, encodings, codec, values, unpacked, size, begin, dictionary = facts
+    _, _, encodings, codec, values, unpacked, size, begin, dictionary, *_ = facts
     compressed = _COMPRESSIONS.get(codec)
     if encodings & ~_ENCODINGS or compressed is None or (compressed == _ZSTD and not has_zstd()):
         return None

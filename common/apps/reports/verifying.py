@@ -23,6 +23,7 @@ from ...dataset.arrow_read import count_rows, read_group
 from ...dataset.dataset import StoredDataset
 from ...engine.read.fetch import Fetcher, fetch_threads
 from ...parquet.footer_check import row_count
+from ...parquet.group_footers import FileFooter, read_group_footer
 from ...pipeline.notebook import with_lists_as_stored
 from ...pipeline.pipeline import Pipeline
 from ...plan.plan import Plan
@@ -232,7 +233,25 @@ def _index_damages(dataset: StoredDataset) -> Iterator[Damage]:
         footer_rows = footer.row_group(int(group)).num_rows if group < footer.num_row_groups else None
         if footer_rows != rows:
             what = f"row-group index, line {number}: expected {footer_rows} rows as the footer says, got {rows}."
-            yield Damage(check="index", file=dataset.files[int(file)].shown_path, row_group=int(group), what=what)
+        elif _tells_other_places(dataset, number):
+            what = f"row-group index, line {number}: expected the places of columns as the footer says, got others."
+        else:
+            continue
+        yield Damage(check="index", file=dataset.files[int(file)].shown_path, row_group=int(group), what=what)
+
+
+def _tells_other_places(dataset: StoredDataset, row_group: int) -> bool:
+    """Whether the index says that columns of a row group are elsewhere than its footer says."""
+    file, group = (int(numbers[row_group]) for numbers in (dataset.row_groups.file, dataset.row_groups.group))
+    listed = dataset.files[file]
+    try:
+        told = None if dataset.index is None else dataset.index.group_footer(row_group, listed, None)
+    except DatasetError:
+        return True
+    if told is None:
+        return False
+    footer = read_group_footer(FileFooter(filesystem=dataset.filesystem, file=listed), group, listed)
+    return told.chunk_descriptions() != footer.chunk_descriptions()
 
 
 class _Checker:

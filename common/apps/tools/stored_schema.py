@@ -120,7 +120,7 @@ def migrate(
 
 def _schema_of_files(dataset: StoredDataset) -> Unischema:
     """Returns the schema in the metadata of the first data file. Raises `SchemaError` if there is none."""
-    footer = dataset.head(0)
+    footer = dataset.footer(0)
     for metadata in (footer.metadata, footer.schema.to_arrow_schema().metadata):
         if metadata and (PETASTORM_SCHEMA_KEY in metadata or SCHEMA_KEY in metadata):
             return dataset.schema
@@ -131,7 +131,7 @@ def _schema_of_files(dataset: StoredDataset) -> Unischema:
 
 
 def _columns(stored: pa.Schema | None, dataset: StoredDataset) -> pa.Schema:
-    return stored if stored is not None else dataset.head(0).schema.to_arrow_schema()
+    return stored if stored is not None else dataset.footer(0).schema.to_arrow_schema()
 
 
 def generate_metadata(

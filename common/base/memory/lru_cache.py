@@ -45,8 +45,17 @@ class LRUCache(Generic[Key, Value]):
             if key not in self._kept:
                 self._kept[key] = value
                 self.size += self._size_of(value)
-            while self.size > self.limit and len(self._kept) > 1:
-                self.size -= self._size_of(self._kept.popitem(last=False)[1])
+            self._drop_oldest()
+
+    def limit_to(self, limit: int) -> None:
+        """Changes the limit."""
+        with self._lock:
+            self.limit = limit
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        while self.size > self.limit and len(self._kept) > 1:
+            self.size -= self._size_of(self._kept.popitem(last=False)[1])
 
     def replace(self, key: Key, value: Value) -> None:
         """Keeps a value in place of the one that is kept under this key."""
@@ -56,21 +65,26 @@ class LRUCache(Generic[Key, Value]):
                 self.size -= self._size_of(before)
         self.keep(key, value)
 
-    def made(self, key: Key, make: Callable[[], Value]) -> Value:
+    def made(
+        self, key: Key, make: Callable[[], Value], is_enough: Callable[[Value], bool] = lambda value: True
+    ) -> Value:
         """Returns a value. If it is not kept, makes and keeps it, while other threads that need it wait.
 
         If that raises an error, the next thread tries again.
+
+        Args:
+            is_enough: whether a kept value will do. Otherwise, a new one replaces it.
         """
         value = self.get(key)
-        if value is not None:
+        if value is not None and is_enough(value):
             return value
         with self._lock:
             lock = self._making.setdefault(key, ForkLock())
         with lock:
             value = self.get(key)
-            if value is None:
+            if value is None or not is_enough(value):
                 value = make()
-                self.keep(key, value)
+                self.replace(key, value)
         return value
 
     def clear(self) -> None:

@@ -312,7 +312,7 @@ bool cut_row_group(Reader* from, int64_t columns, const uint8_t* wanted, int64_t
 // What the footer says about a column chunk that is read; `CHUNK_FACTS` in parquet.py.
 struct ChunkFacts {
   int64_t elsewhere = 0, type = -1, encodings = 0, codec = -1, values = -1, unpacked = -1, size = -1, data = -1,
-          dictionary = -1;
+          dictionary = -1, begin = -1, end = -1;
 };
 
 bool read_metadata(Reader* from, ChunkFacts* facts) {
@@ -411,6 +411,7 @@ extern "C" __attribute__((visibility("default"))) int64_t parquetry_chunk_facts(
   if (kind != kList || id != 1 || from.list(&inner) != columns || (columns && inner != kStruct)) return 0;
   for (int64_t column = 0; column < columns; ++column) {
     ChunkFacts facts;
+    facts.begin = from.at;
     bool found = false;
     id = 0;
     for (kind = from.field(&id); kind != kStop; kind = from.field(&id)) {
@@ -423,6 +424,7 @@ extern "C" __attribute__((visibility("default"))) int64_t parquetry_chunk_facts(
       from.skip(kind, 1);
     }
     if (!from.ok || !found) return 0;
+    facts.end = from.at;
     std::memcpy(to, &facts, sizeof facts);
     to += sizeof facts / sizeof(int64_t);
   }

@@ -36,13 +36,14 @@ CHUNK_FACTS = np.dtype(
         (name, np.int64)
         for name in (
             *("elsewhere", "type", "encodings", "codec", "values", "unpacked_bytes", "stored_bytes"),
-            *("data_page", "dictionary_page"),
+            *("data_page", "dictionary_page", "begin", "end"),
         )
     ]
 )
 """``ChunkFacts`` in footers.cc: fields of ColumnMetaData in parquet.thrift, -1 for one that is not there.
 
-``encodings`` has a bit for each of them, and ``elsewhere`` is 1 if the chunk is in another file.
+``encodings`` has a bit for each of them, and ``elsewhere`` is 1 if the chunk is in another file. ``begin`` and ``end``
+are where the chunk is described in the row group as stored.
 """
 FOOTER_FIELDS = 10
 _GROUP_BYTES = 16  # that a row group may take more than before: its total size may be a larger number

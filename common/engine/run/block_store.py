@@ -25,6 +25,7 @@ from ...base.progress import CancelToken
 from ...base.threads import ThreadPool
 from ...dataset.arrow_read import TooLargeError
 from ...dataset.store_reads import RowGroupRun
+from ...parquet.group_footers import keep_footers_within, kept_footer_bytes
 from ...plan.block_reads import BlockKey, BlockRows
 from ...plan.plan import BasePlan
 from ..read.block_layout import ItemOrder
@@ -36,6 +37,7 @@ from .jobs import Job
 
 _STORE_DEPTH = 2  # runs ahead for each thread: those that arrived wait for the slowest one before them
 _FIRST_RUN_BLOCKS, _MOST_RUN_BLOCKS = 2, 1 << 10
+_FOOTERS_PART = 4  # of the budget that footers may take at most
 _RUNS_IN_MEMORY = 8  # a run takes no larger part of the budget, so that several are read at once
 
 
@@ -103,7 +105,7 @@ class BlockStore:
 
     A block is needed while a job holds it, and while it is the latest one of its stream. The next block of each stream
     is read ahead. Each time a job has to wait for its block, twice as many are read ahead from then on, if threads are
-    idle. Reading ahead stops before the loaded blocks exceed ``memory_limit``. Blocks that a job needs are always
+    idle. Reading ahead stops before the loaded blocks and the kept footers exceed ``memory_limit``. Blocks that a job needs are always
     loaded. A block larger than the limit is read into temporary files. Footers do not say how large values in
     dictionaries are, so blocks of a source are expected to grow as those before them did.
 
@@ -147,6 +149,7 @@ class BlockStore:
         self._order_of = order_of
         self._discard = discard
         self._memory_limit = memory_limit
+        keep_footers_within(memory_limit // _FOOTERS_PART, self)
         self._counters = counters or Counters()
         self._held = Gauge(self._counters)
         self._workers = workers
@@ -170,10 +173,15 @@ class BlockStore:
         """The approximate memory of the blocks."""
         return self._loaded_bytes
 
+    @property
+    def _room_bytes(self) -> int:
+        """What loaded blocks may take beside the footers that are kept."""
+        return self._memory_limit - min(kept_footer_bytes(), self._memory_limit // _FOOTERS_PART)
+
     def admits(self, job: Job) -> bool:
         """Returns whether the blocks that a job needs and that are not loaded yet fit into the budget."""
         new = [read.key for read in job.reads if read.key not in self._handles]
-        return self.loaded_bytes + sum(self._size_of(key)[0] for key in new) <= self._memory_limit
+        return self.loaded_bytes + sum(self._size_of(key)[0] for key in new) <= self._room_bytes
 
     def acquire(self, job: Job) -> list[BlockHandle]:
         """Returns the blocks of a job, and holds them until `release`."""
@@ -204,7 +212,7 @@ class BlockStore:
     def read_ahead(self) -> None:
         """Starts loading the next blocks of each stream, as far as the budget allows."""
         for key, stream in list(self._behind.items()):
-            if self._loaded_bytes + stream.run_bytes <= self._memory_limit:
+            if self._loaded_bytes + stream.run_bytes <= self._room_bytes:
                 del self._behind[key]
                 if len(stream.blocks) > 1:
                     self._further[key] = stream
@@ -225,7 +233,7 @@ class BlockStore:
         else:
             run = next(self._runs(self._run_from(following, stream.run_blocks)))
             stream.run_bytes = sum(handle.num_bytes for handle in run)
-            if self._loaded_bytes + stream.run_bytes > self._memory_limit:
+            if self._loaded_bytes + stream.run_bytes > self._room_bytes:
                 self._behind[key] = stream
                 return
             self._start(run)

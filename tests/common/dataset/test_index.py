@@ -185,7 +185,7 @@ def test_only_chosen_columns_are_described_and_the_others_come_from_footers(root
         *(
             f"{kind}:{leaf}"
             for leaf in ("id", "pair.a", "pair.b.c", "list.list.element")
-            for kind in ("stored", "decoded")
+            for kind in ("stored", "decoded", "chunk")
         ),
     }
     assert_same(opened(root), without_index(root), FIELDS)

@@ -20,7 +20,13 @@ from parquetry.common.base.memory.lru_cache import LRUCache
 from parquetry.common.base.native.library import is_compiled
 from parquetry.common.dataset.dataset import StoredDataset
 from parquetry.common.parquet import footers, group_footers
-from parquetry.common.parquet.group_footers import StoredFooter, load_stored_footer, read_stored_footer
+from parquetry.common.parquet.group_footers import (
+    GroupFooter,
+    StoredFooter,
+    kept_cut,
+    load_stored_footer,
+    read_stored_footer,
+)
 from parquetry.common.storage.temporary import TemporaryBuffer
 
 pytestmark = pytest.mark.versions
@@ -57,6 +63,25 @@ def written(folder: Path, files: int = 1, **options: Any) -> StoredDataset:
     for number in range(files):
         pq.write_table(TABLE, folder / f"{number}.parquet", row_group_size=GROUP_ROWS, **options)
     return StoredDataset([str(folder)])
+
+
+def no_room(monkeypatch: pytest.MonkeyPatch, cuts: int = 1) -> None:
+    """Leaves no room for footers in memory, except for some of those that are cut."""
+    monkeypatch.setattr(group_footers, "_MOST_STORED_BYTES", 1)
+    monkeypatch.setattr(group_footers, "_MOST_PARSED_BYTES", 1)
+    monkeypatch.setattr(group_footers, "_MOST_CUT_BYTES", cuts)
+    for cache in (group_footers._stored, group_footers._cuts, group_footers._groups):
+        cache.clear()
+    group_footers.keep_footers_within(1 << 30, Owner())
+
+
+class Owner:
+    """A pipeline that reads."""
+
+
+def cut_group(footer: StoredFooter, dataset: StoredDataset, names: frozenset[str] | None, *, bare: bool) -> GroupFooter:
+    part = footer.head.part(names)
+    return kept_cut(part, [footer.cut(part, bare=bare)]).group(dataset.files[0], 7)
 
 
 @pytest.mark.parametrize("names", CHOICES, ids=lambda names: " ".join(sorted(names or ["all"])))
@@ -112,18 +137,18 @@ def test_without_the_compiled_core_the_same_columns_are_cut(
     assert slow.rows.tolist() == fast.rows.tolist()
     for names in CHOICES:
         ours, theirs = (
-            footer.cut(footer.head.part(names), bare=bare).group(dataset.files[0], 7).footer for footer in (slow, fast)
+            cut_group(footer, dataset, names, bare=bare).footer for footer in (slow, fast)
         )
         assert ours.schema.equals(theirs.schema)
         for leaf in range(ours.num_columns):
             one, other = (footer.row_group(0).column(leaf) for footer in (ours, theirs))
             assert one.data_page_offset == other.data_page_offset
             assert one.total_compressed_size == other.total_compressed_size
-        group = fast.cut(fast.head.part(names), bare=bare).group(dataset.files[0], 7)
-        known = group.facts[["values", "unpacked_bytes", "stored_bytes", "data_page", "dictionary_page"]]
+        group = cut_group(fast, dataset, names, bare=bare)
+        known = group.facts[["values", "unpacked_bytes", "stored_bytes", "data_page", "dictionary_page", "begin", "end"]]
         with monkeypatch.context() as patch:
             patch.setattr(group_footers, "chunk_facts", lambda *_: None)
-            again = slow.cut(slow.head.part(names), bare=bare).group(dataset.files[0], 7)
+            again = cut_group(slow, dataset, names, bare=bare)
             assert again.facts[[*known.dtype.names]].tolist() == known.tolist()
 
 
@@ -149,9 +174,7 @@ def test_footers_beyond_the_limit_are_read_again(order: str, tmp_path: Path, mon
     rows = Pipeline(tmp_path, ["id", "a.e"], executor="threads")
     rows = rows.shuffle(30, seed=2) if order == "shuffled" else rows
     expected = [repr(row) for row in rows]
-    for cache in (group_footers._stored, group_footers._cuts, group_footers._groups):
-        cache.clear()
-        monkeypatch.setattr(cache, "limit", 1)
+    no_room(monkeypatch)
     again = Pipeline(tmp_path, ["id", "a.e"], executor="threads")
     assert [repr(row) for row in (again.shuffle(30, seed=2) if order == "shuffled" else again)] == expected
     assert len(group_footers._stored) == len(group_footers._cuts) == len(group_footers._groups) == 1
@@ -169,10 +192,8 @@ def test_a_footer_is_loaded_once_to_plan_and_once_to_read_if_there_is_no_room(
         return load(filesystem, file)
 
     monkeypatch.setattr(group_footers, "load_stored_footer", counted)
-    monkeypatch.setattr(group_footers._stored, "limit", 1)
-    monkeypatch.setattr(group_footers._groups, "limit", 1)
     # Room for where the row groups are, but not for what they are.
-    monkeypatch.setattr(group_footers._cuts, "limit", 3 * (group_footers._FOOTER_BYTES + 16 * ROWS // GROUP_ROWS))
+    no_room(monkeypatch, cuts=3 * (group_footers._FOOTER_BYTES + 24 * ROWS // GROUP_ROWS))
     rows = Pipeline(tmp_path, ["id", "a.e", "time"], executor="threads").shuffle(60, seed=1)
     assert sorted(int(row["id"]) for row in rows) == sorted([*range(ROWS)] * 3)
     assert sorted(loads) == sorted([f"{number}.parquet" for number in range(3)] * 2)
@@ -190,9 +211,7 @@ def test_a_full_temporary_file_goes_with_the_last_footer_in_it(tmp_path: Path, m
     monkeypatch.setattr(group_footers, "TemporaryBuffer", counted)
     monkeypatch.setattr(group_footers, "_spill", group_footers._Spill())
     monkeypatch.setattr(group_footers, "_MOST_SPILLED_BYTES", 1)
-    for cache in (group_footers._stored, group_footers._cuts, group_footers._groups):
-        cache.clear()
-        monkeypatch.setattr(cache, "limit", 1)
+    no_room(monkeypatch)
     assert len(list(Pipeline(tmp_path, ["id"], executor="threads").shuffle(60, seed=1))) == 3 * ROWS
     assert len(files) > 3
     assert sum(file() is not None for file in files) <= 2  # of the footer that is kept, and the latest
@@ -251,7 +270,7 @@ class Meeting(LRUCache[Any, Any]):
         self._looks.release()
         return value
 
-    def made(self, key: Any, make: Callable[[], Any]) -> Any:
+    def made(self, key: Any, make: Callable[[], Any], *is_enough: Callable[[Any], bool]) -> Any:
         def counted() -> Any:
             if self.makes == 0:
                 self.makes = 1
@@ -261,7 +280,7 @@ class Meeting(LRUCache[Any, Any]):
                 self.makes += 1
             return make()
 
-        return super().made(key, counted)
+        return super().made(key, counted, *is_enough)
 
 
 @pytest.mark.parametrize("part", ["whole", "row groups"])
@@ -269,7 +288,7 @@ def test_threads_load_a_footer_once(part: str, tmp_path: Path, monkeypatch: pyte
     dataset = written(tmp_path)
     assert len(dataset.row_groups) == ROWS // GROUP_ROWS
     meeting = Meeting()
-    monkeypatch.setattr(*((footers, "_kept") if part == "whole" else (group_footers, "_stored")), meeting)
+    monkeypatch.setattr(*((footers, "_kept") if part == "whole" else (group_footers, "_cuts")), meeting)
     with ThreadPoolExecutor(THREADS) as pool:
         read = (lambda _: dataset.footer(0)) if part == "whole" else dataset.group_footer
         list(pool.map(read, range(THREADS)))
