@@ -80,6 +80,7 @@ class RowGroupIndex:
         self._parts = tuple(parts)
         self._lines = lines
         self._lock = ForkLock()
+        self._unreadable_lock = ForkLock()
         self._is_readable = True
         self.file = file
         self.group = group
@@ -137,8 +138,10 @@ class RowGroupIndex:
             return None
 
     def _note_unreadable(self, error: DatasetError) -> None:
-        self._is_readable = False
-        _LOGGER.warning("%s Footers are read instead; write_index() makes a new index.", error)
+        with self._unreadable_lock:
+            is_first, self._is_readable = self._is_readable, False
+        if is_first:
+            _LOGGER.warning("%s Footers are read instead; write_index() makes a new index.", error)
 
     @property
     def is_old(self) -> bool:

@@ -157,7 +157,7 @@ class IndexedGroups:
             if len(own) != batch.num_rows:
                 break
             chunks = batch.select(columns)
-            yield _joined(chunks if own.all() else chunks.filter(as_arrow(own)), rows)
+            yield _joined(chunks if own.all() else chunks.filter(pa.array(own)), rows)
         if place != len(self._lines):
             raise ValueError(f"expected {len(self._lines)} lines, got others")
 

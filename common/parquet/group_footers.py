@@ -377,7 +377,7 @@ def kept_cut(part: FooterPart, portions: Iterable[RowGroupBytes], index: str = "
     size, stays = 0, False
     for portion in portions:
         place = size if file is None else _spill.append(portion.stored, file)[1]
-        begins.append(place + np.concatenate([[0], portion.ends[:-1]]))
+        begins.append(place + np.concatenate([[0], portion.ends])[:-1])
         ends.append(place + portion.ends)
         rows.append(portion.rows)
         if file is not None:
