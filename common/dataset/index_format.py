@@ -1,8 +1,9 @@
 """The format of `_row_groups.parquet`: one line per row group, in file order, and a description in the footer.
 
 The columns are those of `BASE`; ``stored:<leaf>`` and ``decoded:<leaf>``, the compressed and decompressed bytes of each
-described leaf column, and ``chunk:<leaf>``, its ColumnChunk as in the footer, without statistics; and ``min:<field>``, ``max:<field>`` and ``nulls:<field>`` of each flat field. Unknown bounds are
-null, and unknown null counts are -1. Files without row groups are listed in the description.
+described leaf column, and ``chunk:<leaf>``, its ColumnChunk as in the footer, without statistics; and ``min:<field>``,
+``max:<field>`` and ``nulls:<field>`` of each flat field. Unknown bounds are null, and unknown null counts are -1. Files
+without row groups are listed in the description.
 """
 
 from __future__ import annotations

@@ -105,9 +105,9 @@ class BlockStore:
 
     A block is needed while a job holds it, and while it is the latest one of its stream. The next block of each stream
     is read ahead. Each time a job has to wait for its block, twice as many are read ahead from then on, if threads are
-    idle. Reading ahead stops before the loaded blocks and the kept footers exceed ``memory_limit``. Blocks that a job needs are always
-    loaded. A block larger than the limit is read into temporary files. Footers do not say how large values in
-    dictionaries are, so blocks of a source are expected to grow as those before them did.
+    idle. Reading ahead stops before the loaded blocks and the kept footers exceed ``memory_limit``. Blocks that a job
+    needs are always loaded. A block larger than the limit is read into temporary files. Footers do not say how large
+    values in dictionaries are, so blocks of a source are expected to grow as those before them did.
 
     From a store, blocks whose row groups are neighbors in a file are started together, in a run, and their row groups
     are fetched in the same requests (`Fetcher.run_lengths`). The first run of a stream has at most two blocks, the next

@@ -136,16 +136,16 @@ def test_without_the_compiled_core_the_same_columns_are_cut(
     slow = load_stored_footer(dataset.filesystem, dataset.files[0])
     assert slow.rows.tolist() == fast.rows.tolist()
     for names in CHOICES:
-        ours, theirs = (
-            cut_group(footer, dataset, names, bare=bare).footer for footer in (slow, fast)
-        )
+        ours, theirs = (cut_group(footer, dataset, names, bare=bare).footer for footer in (slow, fast))
         assert ours.schema.equals(theirs.schema)
         for leaf in range(ours.num_columns):
             one, other = (footer.row_group(0).column(leaf) for footer in (ours, theirs))
             assert one.data_page_offset == other.data_page_offset
             assert one.total_compressed_size == other.total_compressed_size
         group = cut_group(fast, dataset, names, bare=bare)
-        known = group.facts[["values", "unpacked_bytes", "stored_bytes", "data_page", "dictionary_page", "begin", "end"]]
+        known = group.facts[
+            ["values", "unpacked_bytes", "stored_bytes", "data_page", "dictionary_page", "begin", "end"]
+        ]
         with monkeypatch.context() as patch:
             patch.setattr(group_footers, "chunk_facts", lambda *_: None)
             again = cut_group(slow, dataset, names, bare=bare)
