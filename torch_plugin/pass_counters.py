@@ -65,6 +65,7 @@ class PassCounters:
         if workers and self._shared is None:
             with suppress(OSError, ValueError):  # without such memory each worker counts for itself
                 self._shared = shared_counters()
+                assert self._shared.descriptor is not None
                 self._path = shared_path(self._shared.descriptor)
                 self._token = self._shared.token
         self._latest = self._shared if workers and self._shared is not None else Counters()

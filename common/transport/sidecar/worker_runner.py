@@ -15,6 +15,7 @@ from typing import Any
 
 from ...base.errors import PipelineError, SidecarError
 from ...base.metrics.counters import Count, Counters, add
+from ...base.platform.processes import killed_for_memory
 from ...base.progress import CancelToken
 from ...engine.read.large_blocks import BlockColumns
 from ...engine.run.block_loader import BlockLoader
@@ -24,7 +25,7 @@ from ...engine.run.jobs import Job, UnfinishedJobError
 from ...plan.block_reads import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
 from ...stages.functions import pickle_with_files
-from ..children import how_it_ended, killed_for_memory
+from ..children import how_it_ended
 from ..processes import start_vital
 from ..stalls import StallWatch
 from .protocol import BatchHeader
