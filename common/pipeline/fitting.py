@@ -25,7 +25,7 @@ from ..stages.base import Decision, FieldNames, Stage, names_of
 from ..stages.batch import Batch
 from ..stages.select import Select
 from ..storage.file_cache import user_cache
-from ..transport.source import usable_processors
+from ..base.platform.processes import usable_processors
 from .step_iterator import Iterated, StepIterator
 
 _VERSION = 1
