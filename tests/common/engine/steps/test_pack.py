@@ -141,6 +141,16 @@ def test_nulls_are_an_error_or_have_a_policy(url: Path) -> None:
     assert masked["x"][19:22].tolist() == [[19, 1], [0, 0], [21, 1]]
 
 
+def test_fields_with_other_steps_of_a_window_and_flags_of_its_edges_are_packed_as_they_are(url: Path) -> None:
+    windows = Pipeline(url, ["id", "c_int64"]).ngram(offsets={"id": [1, 0], "c_int64": [0, 1]}, edges="clamp")
+    batch = next(iter(windows.pack("x", ["id", "c_int64", "id__is_pad"]).batch(ROWS)))
+    number, numbers = np.arange(ROWS), VALUES["c_int64"]
+    later = np.minimum(number + 1, ROWS - 1)
+    first = np.stack([later, numbers, number == ROWS - 1], axis=1)
+    second = np.stack([number, numbers[later], np.zeros(ROWS)], axis=1)
+    assert_same(batch["x"], np.stack([first, second], axis=1).astype(np.int64))
+
+
 def test_windows_are_packed_at_every_step(url: Path) -> None:
     base = Pipeline(url, ["id", "pair"])
     wanted = beside(["pair", "id"], np.int64)
