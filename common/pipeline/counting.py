@@ -20,7 +20,6 @@ from ..dataset.dataset import StoredDataset
 from ..engine.columns.arrow_columns import to_arrow
 from ..engine.columns.batch import Column, by_output
 from ..engine.run.step_run import split_columns
-from ..plan.options import Options
 from ..plan.plan import BasePlan
 from ..plan.selection.refused import RefusedRows, refused_by
 from ..plan.selection.select import without_refused
@@ -28,24 +27,22 @@ from ..plan.selection.selection import Report, Selection
 from ..schema.element import Element
 from ..stages.measure import MadeLengths
 from ..stages.select import Select
-from .pipeline import Pipeline
-from .sources import Files
-from .step_iterator import StepIterator
+from .step_iterator import Iterated, StepIterator
 
 
-def count_lengths(
-    source: Files, options: Options, dataset: StoredDataset, selection: Selection, measure: MadeLengths
-) -> Selection:
+def count_lengths(like: Iterated, dataset: StoredDataset, selection: Selection, measure: MadeLengths) -> Selection:
     """Returns the selection with the lengths of its rows, without the rows that cannot be measured if they may be left
     out.
+
+    Args:
+        like: a pipeline over the dataset, on which errors raise.
 
     Raises:
         PipelineError: the lengths depend on random numbers.
         ParquetryError: a function failed, or a length is not allowed; names the row.
     """
     names = measure.reads
-    stages = (*measure.stages, Select.of(names))
-    pipeline: Pipeline[Any] = Pipeline._with(source, stages, replace(options, on_error="raise", max_errors=None))
+    pipeline: Iterated = like.with_stages((*measure.stages, Select.of(names)))
     plan = pipeline.plan()
     if plan.program.draws_numbers:
         raise PipelineError(

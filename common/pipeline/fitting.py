@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from ..base.errors import PipelineError
+from ..base.platform.processes import usable_processors
 from ..base.progress import progress, thread_pool
 from ..engine.columns.batch import Column, by_output
 from ..engine.run.summaries import CategorySummary, NumberSummary, Summary
@@ -25,7 +26,6 @@ from ..stages.base import Decision, FieldNames, Stage, names_of
 from ..stages.batch import Batch
 from ..stages.select import Select
 from ..storage.file_cache import user_cache
-from ..base.platform.processes import usable_processors
 from .step_iterator import Iterated, StepIterator
 
 _VERSION = 1

@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field, fields, replace
+from functools import partial
 from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any, Generic, overload
 
@@ -42,6 +43,7 @@ from ..stages.take import Take
 from ..storage.files import FileListing
 from ..transport.served.address import ServerAddress
 from .constructors import Constructors, Fields
+from .counting import count_lengths
 from .field_verbs import seed_or_drawn
 from .fitting import fit
 from .pipeline_iterator import ElementT, PipelineIterator, batch_to_numpy, rows_to_numpy
@@ -303,7 +305,8 @@ class Pipeline(Constructors, VerbAliases, Generic[ElementT]):
         return result
 
     def _make_plan(self) -> BasePlan:
-        plan = self.source.make_plan(self.stages, self.options)
+        raising = self._replace(options=replace(self.options, on_error="raise", max_errors=None))
+        plan = self.source.make_plan(self.stages, self.options, partial(count_lengths, raising))
         if self.options.skips:
             for part in (plan, *plan.parts):
                 check_skippable(part.order)

@@ -17,17 +17,15 @@ from ..base.urls import url_without_secrets
 from ..dataset.dataset import StoredDataset
 from ..dataset.row_groups import MAX_VALUE_BYTES
 from ..dataset.table import Table
-from ..engine.run.selecting import select_rows
+from ..engine.run.selecting import CountLengths, select_rows
 from ..parquet.checksums import VERIFY
 from ..plan.mixed_plan import MixedPlan, Mixture
 from ..plan.options import Options
 from ..plan.order.mixing import phases_of
 from ..plan.plan import BasePlan, Plan
-from ..plan.selection.selection import Selection
 from ..plan.stage_order import StageOrder, accepts, check_skippable, order_stages
 from ..schema.plain import data_frame_kind
 from ..stages.base import Stage, drawn_seed, with_seed
-from ..stages.measure import MadeLengths
 from ..stages.transform import TransformStep
 from ..storage.files import FileListing
 from ..storage.filesystem import local_path
@@ -96,8 +94,8 @@ class Source:
         """
         raise NotImplementedError
 
-    def make_plan(self, stages: Sequence[Stage], options: Options) -> BasePlan:
-        """Returns a new plan for the stages over this source."""
+    def make_plan(self, stages: Sequence[Stage], options: Options, count: CountLengths) -> BasePlan:
+        """Returns a new plan for the stages over this source. ``count`` counts lengths that functions make."""
         raise NotImplementedError
 
     def explain(self, pipeline: Explained) -> str:
@@ -232,14 +230,9 @@ class Files(Source):
     def with_urls(self, urls: Urls) -> Files:
         return replace(self, urls=_as_urls(urls, local=self.filesystem is None), _opened=_Opened())
 
-    def make_plan(self, stages: Sequence[Stage], options: Options) -> Plan:
-        count = partial(self._count, options)
-        return Plan(self.open(options), stages, partial(select_rows, memory_limit=options.memory_bytes, count=count))
-
-    def _count(self, options: Options, dataset: StoredDataset, selection: Selection, measure: MadeLengths) -> Selection:
-        from .counting import count_lengths  # imported on use: it imports this module
-
-        return count_lengths(self, options, dataset, selection, measure)
+    def make_plan(self, stages: Sequence[Stage], options: Options, count: CountLengths) -> Plan:
+        select = partial(select_rows, memory_limit=options.memory_bytes, count=count)
+        return Plan(self.open(options), stages, select)
 
     def explain(self, pipeline: Explained) -> str:
         from .explain import explain_dataset  # imported on use: it also loads what measures the shuffle
@@ -330,7 +323,7 @@ class Mix(Source):
         sources = tuple(each.with_options(**options) for each in self.sources)
         return Mix(mixture=replace(self.mixture, sources=sources))
 
-    def make_plan(self, stages: Sequence[Stage], options: Options) -> MixedPlan:
+    def make_plan(self, stages: Sequence[Stage], options: Options, count: CountLengths) -> MixedPlan:
         return MixedPlan(self.mixture, stages)
 
     def explain(self, pipeline: Explained) -> str:
@@ -379,7 +372,7 @@ class Served(Source):
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "address": self.address.to_json()}
 
-    def make_plan(self, stages: Sequence[Stage], options: Options) -> ServedPlan:
+    def make_plan(self, stages: Sequence[Stage], options: Options, count: CountLengths) -> ServedPlan:
         if options.skips:
             raise PipelineError(
                 "on_error='skip': expected a pipeline over files, got a served one, whose rows have fixed "

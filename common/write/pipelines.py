@@ -1,17 +1,14 @@
-"""`write_pipeline` writes the rows of a pipeline: whole batches of columns, without a copy of each row."""
+"""`batches_of`: the rows of a pipeline as columns, in whole batches, without a copy of each row."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..base.errors import PipelineError
 from ..pipeline.pipeline import Pipeline
-from ..schema.element import Element
 from ..schema.field import Unischema
-
-if TYPE_CHECKING:
-    from .writer import DatasetWriter
 
 _BATCH_BYTES, _MOST_BATCH_ROWS = 8 << 20, 4096
 
@@ -22,12 +19,13 @@ def pipeline_of(rows: object) -> Pipeline[Any] | None:
     return pipeline if isinstance(pipeline, Pipeline) else None
 
 
-def write_pipeline(writer: DatasetWriter, pipeline: Pipeline[Any]) -> None:
-    """Writes all rows of a pipeline, or of its batches.
+def batches_of(pipeline: Pipeline[Any], schema: Unischema) -> tuple[Iterator[Mapping[str, Any]], int | None]:
+    """Returns the columns of all rows in batches, and the number of rows if it is known.
+
+    Times are delivered as numpy times, where the schema has times.
 
     Raises:
-        PipelineError: its rows are no dicts, or never end.
-        EncodeError: a value does not fit its field.
+        PipelineError: the rows are no dicts, or never end.
     """
     element = pipeline.element
     if element.form is not None or any(len(output.path) > 1 for output in element.outputs):
@@ -37,25 +35,17 @@ def write_pipeline(writer: DatasetWriter, pipeline: Pipeline[Any]) -> None:
         raise PipelineError(
             "write_dataset: expected a pipeline that ends, got one that repeats forever. Leave repeat() out."
         )
-    pipeline = _with_times(pipeline, element, writer.schema)
-    if not element.batched:
-        with suppress(TypeError):  # a function drops rows
-            writer.expect_rows(len(pipeline))
-        if pipeline.accepts("batch"):
-            row_bytes = pipeline.plan().row_bytes
-            pipeline = pipeline.batch(min(max(_BATCH_BYTES // row_bytes, 1), _MOST_BATCH_ROWS))
-    if not pipeline.element.batched:
-        writer.write_rows(pipeline)
-        return
-    for batch in pipeline:
-        writer.write_columns(batch)
-
-
-def _with_times(pipeline: Pipeline[Any], element: Element, schema: Unischema) -> Pipeline[Any]:
-    """Returns the pipeline with its times as numpy times, where the schema has times."""
     for output in element.outputs:
         field = schema.fields.get(output.name)
         kind = getattr(None if field is None else field.dtype, "kind", "")
         if output.time is not None and not output.as_time and kind in ("m", "M"):
             pipeline = pipeline.cast(output.time, output.name)
-    return pipeline
+    if element.batched:
+        return iter(pipeline), None
+    rows: int | None = None
+    with suppress(TypeError):  # a function drops rows
+        rows = len(pipeline)
+    if not pipeline.accepts("batch"):
+        return ({name: [value] for name, value in row.items()} for row in pipeline), rows
+    size = _BATCH_BYTES // pipeline.plan().row_bytes
+    return iter(pipeline.batch(min(max(size, 1), _MOST_BATCH_ROWS))), rows

@@ -29,7 +29,7 @@ from .file_format import arrow_schema, check_compression, core_schema
 from .part_files import FileFormat, OpenParts, Partition, checked_files
 from .partition import check_partition_fields, null_directory, split_by_partition
 from .petastorm import petastorm_metadata, petastorm_schema
-from .pipelines import pipeline_of, write_pipeline
+from .pipelines import batches_of, pipeline_of
 from .row_groups import RowGroupLimit
 from .staging import COMMON_METADATA, Staging, storage_errors
 
@@ -420,7 +420,11 @@ def write_dataset(
     ) as writer:
         pipeline = pipeline_of(rows)
         if pipeline is not None:
-            write_pipeline(writer, pipeline)
+            batches, count = batches_of(pipeline, writer.schema)
+            if count is not None:
+                writer.expect_rows(count)
+            for batch in batches:
+                writer.write_columns(batch)
             return
         if isinstance(rows, Mapping):
             writer.expect_rows(column_length(writer.schema, rows))

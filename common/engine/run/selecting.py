@@ -65,8 +65,8 @@ def select_rows(
         ParquetryError: a file cannot be read, or a predicate failed; says where.
     """
     if stages and isinstance(stages[-1], MadeLengths):
-        selection = select_rows(dataset, stages[:-1], resolve, memory_limit=memory_limit, count=count)
-        return _counted(dataset, selection, stages[-1], count)
+        chosen = select_rows(dataset, stages[:-1], resolve, memory_limit=memory_limit, count=count)
+        return _counted(dataset, chosen, stages[-1], count)
     key = selection_key(dataset, stages)
     selection = load_selection(key, dataset.row_groups.rows) if key is not None else None
     if selection is not None:
@@ -96,7 +96,7 @@ def _counted(dataset: StoredDataset, selection: Selection, measure: MadeLengths,
     """
     hasher, rows = hashlib.blake2b(digest_size=16), selection.rows
     for part in (rows.before, rows.whole, rows.start, rows.values):
-        hasher.update(np.ascontiguousarray(part))
+        hasher.update(np.ascontiguousarray(part).data)
     key = kept_key(dataset, [measure], hasher.hexdigest())
     if key is None:
         counted = count(dataset, selection, measure.unlimited())

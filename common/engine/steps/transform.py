@@ -121,7 +121,9 @@ def _length(value: Any) -> int | None:
 
 
 def _apply_to_arrow(step: TransformStep, columns: Sequence[Column], count: int, describe: Describe) -> list[Column]:
-    where = (lambda: f"the batch that begins at {describe(0)}") if count else (lambda: "an empty batch")
+    def where() -> str:
+        return f"the batch that begins at {describe(0)}" if count else "an empty batch"
+
     names = [field.name for field in step.inputs]
     arrays = [to_arrow(field, column) for field, column in zip(step.inputs, columns, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, names=names)
