@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..base.errors import PipelineError
 from ..base.platform.processes import usable_processors
+from ..base.process.forks import load_compute
 from ..base.progress import progress, thread_pool
 from ..engine.columns.batch import Column, by_output
 from ..engine.run.summaries import CategorySummary, NumberSummary, Summary
@@ -50,7 +52,7 @@ def fit(
     max_size: int | None,
 ) -> TrainingStatistics:
     """Returns the statistics of fields over the rows of a pipeline over one dataset; see `Pipeline.fit`."""
-    options = {
+    options: dict[str, Any] = {
         name: integer(value, least=1)
         for name, value in (("quantiles", quantiles), ("min_count", min_count), ("max_size", max_size))
         if value is not None
@@ -128,6 +130,7 @@ def _add_rows(rows: Iterated, summaries: dict[str, Summary]) -> int:
     steps = StepIterator(batches, 0, strict_nulls=False)
     total = 0 if plan.program.drops else plan.length or 0
     count = 0
+    load_compute()
     threads = min(rows.options.workers or usable_processors(), len(summaries))
     with thread_pool(threads, "parquetry-fit") as pool:
 

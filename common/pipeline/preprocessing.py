@@ -93,7 +93,7 @@ class Preprocessing:
 
     @cached_property
     def _program(self) -> ElementProgram:
-        program = build_program(self.stages, self._resolve)
+        program = build_program(self.stages, self._resolve, lean=True)
         learned = {step.learned: step for step in program.item_steps if isinstance(step, EncodeStep)}
         types = {place: code_type(step.field) for place, step in learned.items() if step.vocabulary is None}
         made = {place: Vocabulary(pa.array(self.vocabularies[place], kind)) for place, kind in types.items()}

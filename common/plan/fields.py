@@ -26,8 +26,13 @@ from ..stages.steps import Step, WindowStep
 from .program import ElementProgram, Input, MixedProgram
 
 
-def build_program(stages: Sequence[Stage], resolve: ResolveFields, seed: int | None = None) -> ElementProgram:
+def build_program(
+    stages: Sequence[Stage], resolve: ResolveFields, seed: int | None = None, *, lean: bool = False
+) -> ElementProgram:
     """Returns the program of a pipeline. Random stages without a seed of their own derive it from ``seed``.
+
+    Args:
+        lean: whether to leave out work on single columns that no later step needs, with the errors that it would raise.
 
     Raises:
         FieldNotFoundError: a name or regex matches no field at its place in the pipeline.
@@ -53,7 +58,7 @@ def build_program(stages: Sequence[Stage], resolve: ResolveFields, seed: int | N
         inputs=(),
         form=_form(columns),
     )
-    return _with_inputs(_without_unused(program))
+    return _with_inputs(_without_unused(program, lean=lean))
 
 
 def _joined_program(columns: Columns) -> ElementProgram:
@@ -67,7 +72,7 @@ def _joined_program(columns: Columns) -> ElementProgram:
         inputs=(),
     )
     if columns.joined_steps:
-        program = _with_inputs(_without_unused(program))
+        program = _with_inputs(_without_unused(program, lean=False))
     return replace(
         program,
         row_steps=program.item_steps,
@@ -111,11 +116,11 @@ def _with_inputs(program: ElementProgram) -> ElementProgram:
     return replace(program, inputs=tuple(inputs), item_steps=tuple(steps))
 
 
-def _without_unused(program: ElementProgram) -> ElementProgram:
+def _without_unused(program: ElementProgram, *, lean: bool) -> ElementProgram:
     """Folds leading projections into the fields to read, so that unused columns are neither fetched nor decoded."""
     if not program.row_steps:
         count = len(program.fields if program.window is None else program.window.leaves)
-        program = replace(program, item_steps=_projected_first(program.item_steps, count))
+        program = replace(program, item_steps=_projected_first(program.item_steps, count, lean=lean))
     while program.item_steps and program.item_steps[0].projects and not program.row_steps:
         keep = program.item_steps[0].kept or ()
         if program.window is None:
@@ -138,9 +143,9 @@ def _without_unused(program: ElementProgram) -> ElementProgram:
     )
 
 
-def _projected_first(steps: tuple[Step, ...], count: int) -> tuple[Step, ...]:
+def _projected_first(steps: tuple[Step, ...], count: int, *, lean: bool) -> tuple[Step, ...]:
     """Puts a projection before steps on ``count`` columns. It drops the columns that the first existing projection does
-    not keep and no step before that one uses.
+    not keep and no step before that one uses. If ``lean``, steps that only change a column that is dropped use none.
     """
     place = next((place for place, step in enumerate(steps) if step.projects), 0)
     before, last = steps[:place], steps[place:]
@@ -150,14 +155,19 @@ def _projected_first(steps: tuple[Step, ...], count: int) -> tuple[Step, ...]:
     for step in before:
         origins.append(step.untouched(range(len(origins[-1]) if origins else count)))
     kept = last[0].kept or ()
-    needed = set(kept)
-    for step, own in zip(reversed(before), reversed(origins), strict=True):
+    needed, idle = set(kept), set[int]()
+    for place, (step, own) in reversed([*enumerate(zip(before, origins, strict=True))]):
+        if lean and step.changes_one_column and step.number not in needed:
+            idle.add(place)
+            continue
         needed = {earlier for number in needed if (earlier := own[number]) is not None} | set(step.taken or ())
     if len(needed) == count:
         return steps
     first = left = sorted(needed)
     moved = []
-    for step, own in zip(before, origins, strict=True):
+    for place, (step, own) in enumerate(zip(before, origins, strict=True)):
+        if place in idle:
+            continue
         moved.append(step.on_columns(left))
         here = {None, *left}
         left = [number for number, earlier in enumerate(own) if earlier in here]

@@ -163,8 +163,8 @@ def _to_arrow(field: UnischemaField, encoded: list[Any], arrow_type: pa.DataType
     if field.dtype is decimal.Decimal:
         return pa.array(encoded, arrow_type)
     # Go through the dtype's own Arrow type: a safe cast refuses values that a direct conversion would truncate.
-    missing = is_string_like(field.dtype)  # NaN and NA mean null there
-    return _cast(pa.array(encoded, arrow_scalar_type(field.dtype, field=field.name), from_pandas=missing), arrow_type)
+    as_null = is_string_like(field.dtype)  # NaN and NA mean null there
+    return _cast(pa.array(encoded, arrow_scalar_type(field.dtype, field=field.name), from_pandas=as_null), arrow_type)
 
 
 def _times(moments: np.ndarray, arrow_type: pa.DataType) -> pa.Array:

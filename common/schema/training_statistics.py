@@ -195,7 +195,7 @@ def _to_json(statistics: FieldStatistics) -> dict[str, Any]:
 
 
 def _from_json(value: Mapping[str, Any]) -> FieldStatistics:
-    made = {name: tuple(part) if isinstance(part, list) else part for name, part in value.items()}
+    made: dict[str, Any] = {name: tuple(part) if isinstance(part, list) else part for name, part in value.items()}
     kind = made.pop("kind")
     if kind == "numbers":
         return NumberStatistics(**made)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common import Pipeline, TrainingStatistics, UnischemaField, mix
-from parquetry.common.base.errors import FieldNotFoundError, PipelineError
+from parquetry.common.base.errors import EmptySelectionError, FieldNotFoundError, PipelineError
 from parquetry.common.engine.run import summaries
 from parquetry.common.pipeline import fitting
 from parquetry.common.schema.training_statistics import CategoryStatistics, NumberStatistics
@@ -79,7 +79,7 @@ ORDERS = st.sampled_from(
     [
         lambda p: p.shuffle(50, seed=1),
         lambda p: p.shard(3, 1),
-        lambda p: p.shuffle(9).shard(2, 0),
+        lambda p: p.shuffle(9, seed=2).shard(2, 0),
         lambda p: p.shard(2, 0, policy="rowgroup_modulo"),
         lambda p: p.with_options(workers=1),
         lambda p: p.as_tuple("x", "n", "list", "text", "raw"),
@@ -87,17 +87,19 @@ ORDERS = st.sampled_from(
 )
 
 
-@examples(30)
+@examples(12)
 @given(filters=FILTERS, order=ORDERS)
 def test_it_equals_numpy_on_the_rows_of_the_pipeline_in_any_order(rows: Pipeline, filters: Any, order: Any) -> None:
     pipeline = rows
     for change in filters:
         pipeline = change(pipeline)
-    stats = pipeline.fit(*EVERY, quantiles=10)
     try:
         listed = list(pipeline)
-    except PipelineError:
-        listed = []
+    except EmptySelectionError:
+        with pytest.raises(EmptySelectionError, match="expected at least one item, got none"):
+            pipeline.fit("x")
+        return
+    stats = pipeline.fit(*EVERY, quantiles=10)
     assert stats.rows == len(listed)
     for name in ("x", "n", "list"):
         values = [row[name] for row in listed]
@@ -137,7 +139,9 @@ def test_batches_and_their_sizes_do_not_change_exact_results(rows: Pipeline, mon
 def test_it_sees_what_the_verbs_make(drive: Pipeline) -> None:
     double = UnischemaField("double", np.float64)
     changed = (
-        drive.rename({"id": "n"}).cast("float32", "n").transform(lambda row: {**row, "double": row["n"] * 2}, double)
+        drive.rename({"id": "n"})
+        .cast("float32", "n")
+        .transform(lambda row: {**row, "double": float(row["n"]) * 2}, double)
     )
     stats = changed.fit("double", "n")
     assert (stats.number("t", "double").mean, stats.number("t", "n").max) == (39, 39)

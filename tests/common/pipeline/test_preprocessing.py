@@ -56,7 +56,7 @@ CALLS: dict[str, Any] = {
 }
 
 
-@examples(25)
+@examples(12)
 @given(names=st.lists(st.sampled_from(list(CALLS)), min_size=1, max_size=6, unique=True))
 def test_a_row_and_a_batch_become_what_the_pipeline_makes_of_them(drive: Pipeline, names: list[str]) -> None:
     stats = drive.fit("speed", "points", "id", "name", min_count=1, max_size=20)
