@@ -42,7 +42,7 @@ MODULES = {
 MADE_HERE = {"NestedArray", "NestedTensors", "RaggedArray"}  # no user makes one
 EVERYWHERE = {"--debug", "--help", "--json", "--storage-option"}
 _CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
-_CALL = re.compile(r"(\w+)\(([^()]*)\)")
+_CALL = re.compile(r"(?<!model\.)\b(\w+)\(([^()]*)\)")  # `model.fit` is Keras's
 _IMPORT = re.compile(r"from (parquetry[\w.]*) import (?:\(([\w,\s]+)\)|([\w, ]+))")
 
 
