@@ -7,8 +7,8 @@ checksums, and all columns come from the same version of the file.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,9 @@ from ..base.errors import DatasetError, ParquetryError, access_failed
 from ..base.memory.arrow_views import as_arrow, as_numpy
 from ..base.process.dataclass import dataclass
 from ..base.urls import clean_cause
+from ..parquet.group_footers import StoredFooter, load_stored_footer
 from ..storage.file_versions import FileVersion
+from ..storage.files import DataFile
 from ..storage.opening import opened
 from ..storage.retries import is_local, with_retries
 from .index_format import BASE, METADATA_KEY, IndexDescription
@@ -42,7 +44,7 @@ class IndexFile:
 
     filesystem: pafs.FileSystem
     version: FileVersion
-    metadata: pq.FileMetaData
+    footer: StoredFooter
     description: IndexDescription
     files: list[FileVersion]
     first: np.ndarray
@@ -59,17 +61,14 @@ class IndexFile:
             OSError: it cannot be read.
         """
 
-        def read() -> tuple[pq.FileMetaData, pa.Table]:
-            with (
-                opened(filesystem, version) as source,
-                pq.ParquetFile(source, read_dictionary=["file", "tag"], page_checksum_verification=True) as reader,
-            ):
-                return reader.metadata, reader.read(columns=_PLAN_COLUMNS).unify_dictionaries().combine_chunks()
-
         try:
-            metadata, table = with_retries(filesystem, read, f"row-group index {version.shown_path}")
-            description = IndexDescription.from_bytes(metadata.metadata[METADATA_KEY])
-            return cls._of(filesystem, version, metadata, description, table)
+            file = DataFile(version=version, relative=posixpath.basename(version.path))
+            footer = load_stored_footer(filesystem, file)
+            description = IndexDescription.from_bytes(footer.head.empty.metadata[METADATA_KEY])
+            options = {"read_dictionary": ["file", "tag"]}
+            table = _reading(filesystem, version, footer, _PLAN_COLUMNS, _read_plan, **options)
+            table = table.unify_dictionaries().combine_chunks()
+            return cls._of(filesystem, version, footer, description, table)
         except ParquetryError:
             raise
         except _UNREADABLE as error:
@@ -84,7 +83,7 @@ class IndexFile:
         cls,
         filesystem: pafs.FileSystem,
         version: FileVersion,
-        metadata: pq.FileMetaData,
+        footer: StoredFooter,
         description: IndexDescription,
         table: pa.Table,
     ) -> IndexFile:
@@ -107,7 +106,7 @@ class IndexFile:
         return cls(
             filesystem=filesystem,
             version=version,
-            metadata=metadata,
+            footer=footer,
             description=description,
             files=[
                 FileVersion(path=posixpath.join(root, path), size_bytes=size_bytes, mtime_ns=mtime_ns, tag=tag)
@@ -121,7 +120,7 @@ class IndexFile:
 
     def read(self, columns: list[str]) -> pa.Table:
         """Reads some columns. Raises `DatasetError` as `reading`."""
-        table = self.reading(lambda reader: reader.read(columns=columns).select(columns))
+        table = self.reading(columns, lambda reader: reader.read(columns=columns).select(columns))
         for column in table.columns:
             if len(column) != len(self.rows):
                 raise DatasetError(
@@ -129,31 +128,49 @@ class IndexFile:
                 )
         return table
 
-    def reading(self, read: Callable[[pq.ParquetFile], Value]) -> Value:
-        """Opens the file, and returns what a function makes of it, which may be called again if the store fails.
+    def reading(self, columns: Sequence[str], read: Callable[[pq.ParquetFile], Value]) -> Value:
+        """Opens the file with at least some columns, and returns what a function makes of it.
+
+        The function may be called again if the store fails.
 
         Raises:
             DatasetError: the file was replaced since it was opened, or is unreadable.
         """
-        where = f"row-group index {self.version.shown_path}"
-        options = {"page_checksum_verification": True, "pre_buffer": not is_local(self.filesystem)}
-
-        def attempt() -> Value:
-            with (
-                opened(self.filesystem, self.version) as source,
-                pq.ParquetFile(source, metadata=self.metadata, **options) as reader,
-            ):
-                return read(reader)
-
         try:
-            return with_retries(self.filesystem, attempt, where)
+            return _reading(self.filesystem, self.version, self.footer, columns, read)
         except ParquetryError:
             raise
         except _UNREADABLE as error:
             advice = access_failed(error)
+            where = f"row-group index {self.version.shown_path}"
             raise DatasetError(f"{where}: expected valid columns, got: {error!r}. {advice}".rstrip()) from clean_cause(
                 error
             )
+
+
+def _reading(
+    filesystem: pafs.FileSystem,
+    version: FileVersion,
+    footer: StoredFooter,
+    columns: Sequence[str],
+    read: Callable[[pq.ParquetFile], Value],
+    **options: Any,
+) -> Value:
+    described = footer.columns_footer(frozenset(columns))  # without those of thousands of other columns
+    options |= {"page_checksum_verification": True, "pre_buffer": not is_local(filesystem)}
+
+    def attempt() -> Value:
+        with (
+            opened(filesystem, version) as source,
+            pq.ParquetFile(source, metadata=described, **options) as reader,
+        ):
+            return read(reader)
+
+    return with_retries(filesystem, attempt, f"row-group index {version.shown_path}")
+
+
+def _read_plan(reader: pq.ParquetFile) -> pa.Table:
+    return reader.read(columns=_PLAN_COLUMNS)
 
 
 def _heads(table: pa.Table, count: int) -> np.ndarray:

@@ -36,8 +36,7 @@ class IndexFooters:
 
     def __init__(self, index: IndexFile) -> None:
         self._index = index
-        groups = (index.metadata.row_group(number).num_rows for number in range(index.metadata.num_row_groups))
-        self._ends = np.cumsum(np.fromiter(groups, np.int64))
+        self._ends = np.cumsum(index.footer.rows)
         self._sources: dict[tuple[int, int], IndexedGroups] = {}
         self._heads: dict[int, IndexedHead] = {}
 
@@ -140,7 +139,7 @@ class IndexedGroups:
         index = self._index
         try:
             return index.reading(
-                lambda reader: kept_cut(part, self._portions(reader, columns), index.version.shown_path)
+                columns, lambda reader: kept_cut(part, self._portions(reader, columns), index.version.shown_path)
             )
         except (DatasetError, NoRoomError) as error:
             raise UnreadableIndexError(str(error)) from error

@@ -19,7 +19,7 @@ from ..base.native.kernels import footer_fields
 from ..base.native.parquet import FOOTER_FIELDS
 from ..base.process.forks import cached_property
 from .file_columns import FileColumns
-from .thrift import field_places, number_in, struct_places, text_in
+from .thrift import field_places, number_in, struct_list, struct_places, text_in
 
 _VERSION, _SCHEMA, _ROWS, _ROW_GROUPS, _KEY_VALUES, _WRITER, _ORDERS = range(1, 8)  # of FileMetaData in parquet.thrift
 _TYPE, _NAME, _CHILDREN = 1, 4, 5  # of SchemaElement
@@ -100,17 +100,16 @@ class FooterHead:
         return _stored(_before(fields), b"", 0, 0, _after(fields))
 
     def _part(self, names: frozenset[str] | None) -> FooterPart:
-        whole = FooterPart(names, bytes([1]) * self.empty.num_columns, _before(self._fields), _after(self._fields))
         if names is None or not self._tops:
-            return whole
+            return self._whole(names)
         begins = {name[:end] for name in names for end, letter in enumerate(name) if letter == "."}
         begins |= names
         numbers = [number for number, top in enumerate(self._tops) if top.name in begins] or [0]
         if len(numbers) == len(self._tops):
-            return whole
+            return self._whole(names)
         after = self._key_values_and_orders(numbers)
         if after is None:
-            return whole
+            return self._whole(names)
         tops = [self._tops[number] for number in numbers]
         leaves = bytearray(self.empty.num_columns)
         for top in tops:
@@ -122,6 +121,9 @@ class FooterHead:
         key_values, orders = after
         fields = self._fields._replace(schema=schema, key_values=key_values, orders=orders)
         return FooterPart(names, bytes(leaves), _before(fields), _after(fields))
+
+    def _whole(self, names: frozenset[str] | None) -> FooterPart:
+        return FooterPart(names, bytes([1]) * self.empty.num_columns, _before(self._fields), _after(self._fields))
 
     def _key_values_and_orders(self, numbers: Sequence[int]) -> tuple[bytes, bytes] | None:
         """Returns both fields for some columns of the top level; ``None`` if they do not fit the schema."""
@@ -161,21 +163,20 @@ class FooterHead:
     @cached_property
     def _described(self) -> tuple[list[_Top], list[int]]:
         schema = self._fields.schema
-        places = struct_places(schema, 0)
-        elements = [field_places(schema, begin) for begin, _ in places]
+        count, place = struct_list(schema, 0)
+        fields, place = _element(schema, place)  # the root
         tops, counts, number, leaf = list[_Top](), list[int](), 1, 0
-        while number < len(elements):
-            first, end, leaves = number, number + 1, 0
+        while number < count:
+            first, begin, end, leaves, name = number, place, number + 1, 0, b""
             while number < end:  # an element, and all below it
-                fields = elements[number]
+                fields, place = _element(schema, place)
+                name = name or text_in(schema, fields[_NAME][0])
                 if _TYPE in fields:
                     leaves += 1
                 elif _CHILDREN in fields:
                     end += number_in(schema, fields[_CHILDREN][0])
                 number += 1
-            name = text_in(schema, elements[first][_NAME][0]).decode()
-            place = slice(places[first][0], places[number - 1][1])
-            tops.append(_Top(name, place, range(leaf, leaf + leaves)))
+            tops.append(_Top(name.decode(), slice(begin, place), range(leaf, leaf + leaves)))
             counts.append(end - first)
             leaf += leaves
         return (tops, counts) if leaf == self.empty.num_columns else ([], [])
@@ -253,6 +254,12 @@ def fields_slowly(stored: bytes) -> list[range]:
     """Returns the places of the fields of a footer as `footer_fields` does."""
     places = field_places(stored, 0)
     return [range(*places.get(number, (0, 0))) for number in range(FOOTER_FIELDS)]
+
+
+def _element(schema: bytes, begin: int) -> tuple[dict[int, tuple[int, int]], int]:
+    """Returns the places of the fields of an element of the schema, and where it ends."""
+    fields = field_places(schema, begin)
+    return fields, max((end for _, end in fields.values()), default=begin) + len(_STOP)
 
 
 def _with_read_keys(value: bytes) -> bytes:

@@ -33,7 +33,7 @@ from ..storage.temporary import NoRoomError, TemporaryBuffer
 from .footer_check import check_slowly
 from .footer_head import FooterHead, FooterPart, fields_slowly, footer_head, list_of_structs, struct_with_totals
 from .footers import FIRST_BYTES, check_loaded, footer_tail, from_footer, naming_file, parse_footer
-from .thrift import field_places, number_in, struct_count, struct_places
+from .thrift import field_places, number_in, struct_list, struct_places
 
 _ROWS, _ROW_GROUPS = 3, 4  # of FileMetaData in parquet.thrift
 _CHUNKS, _GROUP_ROWS, _OTHER_FILE, _METADATA, _UNPACKED = 1, 3, 1, 3, 6  # of RowGroup, ColumnChunk, ColumnMetaData
@@ -452,7 +452,7 @@ def load_stored_footer(filesystem: pafs.FileSystem, file: DataFile) -> StoredFoo
                 tail = from_footer(filesystem, file, partial(footer_tail, first_bytes=first_bytes))
                 if tail is not None and tail.endswith(b"PAR1"):
                     with _alone_if_large(len(tail) if first_bytes <= _LARGE_BYTES else 0):
-                        footer = _quickly_checked(tail[:-LENGTH_BYTES], file.size_bytes)
+                        footer = _quickly_checked(tail, file.size_bytes)
                     if footer is not None:
                         _note_length(file, len(tail))
                         return footer
@@ -484,9 +484,9 @@ def _alone_if_large(size_bytes: int) -> Iterator[None]:
 
 
 def _quickly_checked(stored: bytes, file_bytes: int) -> StoredFooter | None:
-    """Returns a footer; ``None`` unless it is certainly sound."""
-    fields = footer_fields(stored)
-    if fields is None or fields[1] != len(stored):  # a signature may follow
+    """Returns a footer, given the end of a file from it on; ``None`` unless it is certainly sound."""
+    fields, size = footer_fields(stored), len(stored) - LENGTH_BYTES
+    if fields is None or fields[1] != size:  # a signature may follow
         return None
     places, _ = fields
     if not places[_ROWS] or not places[_ROW_GROUPS]:
@@ -495,7 +495,7 @@ def _quickly_checked(stored: bytes, file_bytes: int) -> StoredFooter | None:
         head = footer_head(stored, places)
     except (pa.ArrowException, OSError, ValueError):
         return None
-    if not passes(stored, head.empty.num_columns, file_bytes - len(stored)):
+    if not passes(stored, head.empty.num_columns, file_bytes - size):
         return None
     footer = _stored_footer(stored, places, head)
     return footer if int(footer.rows.sum()) == number_in(stored, places[_ROWS].start) else None
@@ -514,7 +514,7 @@ def rewritten(footer: pq.FileMetaData) -> StoredFooter:
 
 def _stored_footer(stored: bytes, places: Sequence[range], head: FooterHead) -> StoredFooter:
     content = stored[places[_ROW_GROUPS].start : places[_ROW_GROUPS].stop]
-    count = struct_count(content)
+    count, _ = struct_list(content, 0)
     rows = _cut(content, 0, count, bytes(head.empty.num_columns), bare=True).rows
     size_bytes = len(content)
     if size_bytes > _SMALL_BYTES:

@@ -161,9 +161,9 @@ def struct_places(data: bytes, position: int) -> list[tuple[int, int]]:
     return [*pairwise(ends)]
 
 
-def struct_count(data: bytes) -> int:
-    """Returns the length of the list of structs that the bytes begin with. Raises as `parse_struct`."""
-    return _list_head(data, 0)[1]
+def struct_list(data: bytes, position: int) -> tuple[int, int]:
+    """Returns the length of the list of structs at a place, and where the first one begins. Raises as `parse_struct`."""
+    return _list_head(data, position)[1:]
 
 
 def number_in(data: bytes, position: int) -> int:
