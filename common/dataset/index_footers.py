@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 
 from ..base.errors import DatasetError
 from ..base.memory.arrow_views import as_arrow, as_numpy
+from ..base.native.parquet import RowGroupBytes
 from ..base.process.forks import cached_property, pc
 from ..parquet.chunk_statistics import leaf_columns
 from ..parquet.footer_head import FooterHead, FooterPart, around_chunks, read_head
-from ..parquet.group_footers import CutFooter, GroupFooter, RowGroupBytes, kept_cut, read_group_footer
+from ..parquet.group_footers import CutFooter, GroupFooter, kept_cut, read_group_footer
 from ..storage.files import DataFile
 from ..storage.temporary import NoRoomError
 from .index_file import IndexFile
@@ -121,7 +122,8 @@ class IndexedGroups:
     @cached_property
     def _own(self) -> np.ndarray:
         """Which of the lines have the head."""
-        return self._index.heads[self._lines.start : self._lines.stop] == self._number
+        own: np.ndarray = self._index.heads[self._lines.start : self._lines.stop] == self._number
+        return own
 
     @cached_property
     def _places(self) -> np.ndarray | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 
@@ -101,22 +102,29 @@ class _UnlikeError(Exception):
 
 
 def _fit(index: IndexFile, schema: pa.Schema) -> bool:
-    old = index.metadata.schema.to_arrow_schema()
-    return all(
-        column.name in schema.names and column.type in (schema.field(column.name).type, pa.null()) for column in old
-    )
+    with _reader(index) as reader:
+        return all(
+            column.name in schema.names and column.type in (schema.field(column.name).type, pa.null())
+            for column in reader.schema_arrow
+        )
 
 
 def _old_tables(index: IndexFile, schema: pa.Schema) -> Iterator[pa.Table]:
     """The lines that are there, with the columns of the new ones: of fields that their files lack."""
-    with (
-        opened(index.filesystem, index.version) as source,
-        pq.ParquetFile(source, metadata=index.metadata, page_checksum_verification=True) as reader,
-    ):
+    with _reader(index) as reader:
         for number in range(reader.num_row_groups):
             table = reader.read_row_group(number)
             columns = [_column(table, column) for column in schema]
             yield pa.table(columns, schema=schema)
+
+
+@contextmanager
+def _reader(index: IndexFile) -> Iterator[pq.ParquetFile]:
+    with (
+        opened(index.filesystem, index.version) as source,
+        pq.ParquetFile(source, page_checksum_verification=True) as reader,
+    ):
+        yield reader
 
 
 def _column(table: pa.Table, column: pa.Field) -> pa.Array | pa.ChunkedArray:

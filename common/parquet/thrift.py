@@ -162,7 +162,7 @@ def struct_places(data: bytes, position: int) -> list[tuple[int, int]]:
 
 
 def struct_list(data: bytes, position: int) -> tuple[int, int]:
-    """Returns the length of the list of structs at a place, and where the first one begins. Raises as `parse_struct`."""
+    """Returns the length of a list of structs, and where the first one begins. Raises as `parse_struct`."""
     return _list_head(data, position)[1:]
 
 

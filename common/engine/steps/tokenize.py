@@ -20,6 +20,7 @@ from ..columns.protocols import Describe
 from .transform import call_with
 
 _TEXTS_AT_ONCE = 1 << 10
+_Ids = Sequence[Any] | np.ndarray
 _THREADS = 8  # as tiktoken's own default
 
 
@@ -44,10 +45,10 @@ def apply_tokenize(step: TokenizeStep, columns: Sequence[Column], describe: Desc
     return [*columns, Ragged(lengths[:, None], values, (len(ids),))]
 
 
-def _ids(step: TokenizeStep, texts: Sequence[str], valid: np.ndarray | None, describe: Describe) -> list[Sequence[Any]]:
+def _ids(step: TokenizeStep, texts: Sequence[str], valid: np.ndarray | None, describe: Describe) -> list[_Ids]:
     """Returns the ids of each text, as its tokenizer returns them."""
     places = list(range(len(texts))) if valid is None else np.flatnonzero(valid).tolist()
-    result: list[Sequence[Any]] = [()] * len(texts)
+    result: list[_Ids] = [()] * len(texts)
     for first in range(0, len(places), _TEXTS_AT_ONCE):
         check_cancelled()
         some = places[first : first + _TEXTS_AT_ONCE]
@@ -56,13 +57,13 @@ def _ids(step: TokenizeStep, texts: Sequence[str], valid: np.ndarray | None, des
     return result
 
 
-def _tokenized(step: TokenizeStep, texts: list[str], places: Sequence[int], describe: Describe) -> list[Sequence[Any]]:
+def _tokenized(step: TokenizeStep, texts: list[str], places: Sequence[int], describe: Describe) -> list[_Ids]:
     """Calls the tokenizer: a function for each text, a library for all of them."""
     tokenizer: Any = step.function.function
     assert isinstance(tokenizer, Tokenizer)
     called, threads = f"tokenize {step.function.name}", _threads()
     at_once = 1 if tokenizer.kind == "function" else len(texts)
-    made: list[Sequence[Any]] = []
+    made: list[_Ids] = []
 
     def where() -> str:
         here = describe(places[len(made)])
@@ -95,7 +96,7 @@ def _threads() -> int:
     return 1
 
 
-def _joined(step: TokenizeStep, ids: Sequence[Sequence[Any]], lengths: np.ndarray, describe: Describe) -> np.ndarray:
+def _joined(step: TokenizeStep, ids: Sequence[_Ids], lengths: np.ndarray, describe: Describe) -> np.ndarray:
     """Returns the ids of all rows, end to end, in the declared dtype."""
     total, dtype = int(lengths.sum()), step.output.dtype
     if not total:
@@ -113,7 +114,7 @@ def _joined(step: TokenizeStep, ids: Sequence[Sequence[Any]], lengths: np.ndarra
     return _refuse(step, ids, describe)
 
 
-def _refuse(step: TokenizeStep, ids: Sequence[Sequence[Any]], describe: Describe) -> np.ndarray:
+def _refuse(step: TokenizeStep, ids: Sequence[_Ids], describe: Describe) -> np.ndarray:
     """Raises `TransformError` for the first row whose ids are wrong."""
     info = np.iinfo(step.output.dtype)
     for row, each in enumerate(ids):
