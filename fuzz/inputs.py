@@ -27,7 +27,7 @@ from parquetry.common import (
     UnischemaField,
     write_dataset,
 )
-from parquetry.common.base.memory.memory_file import memory_file
+from parquetry.common.base.platform.memory_file import memory_file
 from parquetry.common.dataset.index import write_index
 from parquetry.common.dataset.index_format import INDEX_NAME, METADATA_KEY
 from parquetry.common.plan.order.cursor import Cursor

@@ -86,7 +86,7 @@ class Connection;
 class SlotLease;
 
 // Returns a descriptor for `size` bytes of unnamed memory, which is closed on exec; -1 if the system has none. A
-// sandbox may forbid memfd; the memory is then in /dev/shm, as in common/base/memory/memory_file.py.
+// sandbox may forbid memfd; the memory is then in /dev/shm, as in common/base/platform/memory_file.py.
 int AnonymousFile(const char* name, size_t size);
 
 // Elements of one size, from a BATCH message, and their memory. The slot goes back to the sidecar
