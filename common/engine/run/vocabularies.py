@@ -42,7 +42,6 @@ def ready_program(plan: BasePlan, program: ElementProgram | MixedProgram) -> Ele
         return program
     assert isinstance(program, ElementProgram)
     learned = [learned_vocabulary(plan, each.field, each.selection) for each in plan.order.learning]
-
     return with_vocabularies(program, learned)
 
 
