@@ -98,10 +98,8 @@ def as_before(table: pa.Table, description: dict[str, Any]) -> pa.Table:
     return table.drop_columns([name for name in table.column_names if name == "head" or name.startswith("chunk:")])
 
 
-@pytest.mark.parametrize(
-    "names", [None, {"id"}, {"pair.b.c", "wait"}, {"map.key", "late"}, {"none"}], ids=lambda names: str(names)
-)
-def test_the_index_says_about_columns_what_the_footers_say(indexed: Path, names: set[str] | None) -> None:
+@pytest.mark.parametrize("names", [None, ["id"], ["pair.b.c", "wait"], ["map.key", "late"], ["none"]], ids=str)
+def test_the_index_says_about_columns_what_the_footers_say(indexed: Path, names: list[str] | None) -> None:
     dataset = StoredDataset([str(indexed)])
     assert dataset.index is not None
     chosen = None if names is None else frozenset(names)
