@@ -88,7 +88,7 @@ class EpochMemory:
             self._memory = mmap.mmap(descriptor, self._size)
         else:
             with open(path, "r+b") as file:
-                if not is_memory(shared_path(file.fileno()), _NAME):
+                if not is_memory(file.fileno(), _NAME):
                     raise FileNotFoundError(f"expected memory of epochs, got another file: {path}")
                 self._memory = mmap.mmap(file.fileno(), self._size)
 

@@ -60,14 +60,15 @@ def shared_path(descriptor: int, process: int | None = None) -> str:
     return f"/proc/{os.getpid() if process is None else process}/fd/{descriptor}"
 
 
-def is_memory(path: str, name: str) -> bool:
-    """Returns whether a `shared_path` leads to memory that was made under this name.
+def is_memory(place: int | str, name: str) -> bool:
+    """Returns whether a descriptor of this process, or a `shared_path`, leads to memory that was made under this name.
 
-    It leads to another file once its process has closed the memory.
+    A path leads to another file once its process has closed the memory.
 
     Raises:
         OSError: there is nothing.
     """
+    path = place if isinstance(place, str) else f"/proc/self/fd/{place}"
     return os.readlink(path).startswith((f"/memfd:{_PREFIX}{name} ", f"{_SHARED}/{_PREFIX}{name}-"))
 
 

@@ -27,6 +27,7 @@ from parquetry.common.dataset.index import write_index
 from parquetry.common.dataset.index_file import IndexFile
 from parquetry.common.dataset.index_format import METADATA_KEY
 from parquetry.common.engine.run.selecting import select_rows
+from parquetry.common.pipeline.counting import count_lengths
 from parquetry.common.plan.plan import Plan
 from parquetry.common.plan.selection.statistics import column_bytes, column_statistics, decoded_bytes
 from parquetry.common.stages.where import Where
@@ -163,7 +164,7 @@ def test_a_filter_finds_the_same_rows_with_and_without_the_index(
     indexed: Path, expression: pc.Expression, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "first"))
-    select = partial(select_rows, memory_limit=1 << 30)
+    select = partial(select_rows, memory_limit=1 << 30, count=partial(count_lengths, Pipeline(indexed)))
     expected = Plan(without_index(indexed), [Where.of(expression)], select).selection
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "second"))
     got = Plan(opened(indexed), [Where.of(expression)], select).selection

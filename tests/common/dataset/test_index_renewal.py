@@ -13,31 +13,36 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.dataset import index_writer
 from parquetry.common.dataset.index import load_index, write_index
 from parquetry.common.dataset.index_format import INDEX_NAME, METADATA_KEY
 from parquetry.common.dataset.index_renewal import renew_index
+from parquetry.common.parquet import group_footers
 from parquetry.common.storage.files import list_files
 
 LOCAL = pafs.LocalFileSystem()
 
 
 def content(root: Path) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """The lines in the order of files, and the description without the order of fields."""
+    """The lines in the order of files, and the description without the order of fields, with each line's head itself."""
     table = pq.read_table(root / INDEX_NAME).sort_by([("file", "ascending"), ("group", "ascending")])
     described = json.loads(pq.read_metadata(root / INDEX_NAME).metadata[METADATA_KEY][8:])
-    return table.to_pydict(), {**described, "fields": set(described["fields"]), "leaves": set(described["leaves"])}
+    heads = described.pop("heads")
+    lines = table.to_pydict()
+    lines["head"] = [heads[number] for number in lines["head"]]
+    return lines, {**described, "fields": set(described["fields"]), "leaves": set(described["leaves"])}
 
 
 def test_a_renewed_index_equals_a_new_one_and_reads_only_new_footers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     footers = Counter[str]()
-    load_footer = index_writer.load_footer
+    load = group_footers.load_stored_footer
 
-    def counted(filesystem: object, file: Any) -> Any:
+    def counted(filesystem: Any, file: Any) -> Any:
         footers[file.relative] += 1
-        return load_footer(filesystem, file)
+        return load(filesystem, file)
+
+    monkeypatch.setattr(group_footers, "load_stored_footer", counted)
 
     for name, columns in {
         "p=1/b": {"x": [1, 2]},
@@ -49,12 +54,13 @@ def test_a_renewed_index_equals_a_new_one_and_reads_only_new_footers(
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet", row_group_size=1)
         if name == "p=1/b":
             write_index(tmp_path)
-            monkeypatch.setattr(index_writer, "load_footer", counted)
         footers.clear()
+        group_footers._stored.clear()
         renew_index(LOCAL, str(tmp_path))
         renewed = content(tmp_path)
         if name == "p=2/d":
             assert "p=1/c.parquet" in footers  # has a schema of its own
+        assert max(footers.values(), default=0) <= 1
         assert load_index(list_files([str(tmp_path)])) is not None
         write_index(tmp_path)
         assert content(tmp_path) == renewed

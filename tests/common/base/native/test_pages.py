@@ -36,7 +36,7 @@ class Chunk:
         footer = rewritten(pq.read_metadata(io.BytesIO(content)))
         self.rows = len(values)
         file = DataFile(version=FileVersion(path="x.parquet", size_bytes=len(content)), relative="x.parquet")
-        described = footer.cut(footer.head.part(None), bare=True).group(file, 0)
+        described = footer.bare_groups(file)[0]
         (kind,) = described.columns.kinds(("x",), None, "")
         self._column = _column(kind, described.facts[0].tolist(), self.rows)
         assert self._column is not None
