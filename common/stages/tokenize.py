@@ -149,7 +149,7 @@ class Tokenize(Stage):
 
     @classmethod
     def sample(cls) -> Stage:
-        return cls(UserFunction(Tokenizer(len), "sample"), "x")
+        return cls(UserFunction(Tokenizer(lambda text: [*map(ord, text)]), "sample"), "x")
 
     def check(self) -> None:
         for name in ("field", "to"):

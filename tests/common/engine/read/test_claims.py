@@ -159,7 +159,7 @@ def test_without_locks_everyone_fetches(tmp_path: Path, monkeypatch: pytest.Monk
         raise OSError(error, os.strerror(error))
 
     with holder(tmp_path):
-        monkeypatch.setattr(claims.fcntl, "fcntl", refuse)
+        monkeypatch.setattr(claims, "set_byte_lock", refuse)
         assert not waits(tmp_path)
 
 

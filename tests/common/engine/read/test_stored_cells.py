@@ -368,10 +368,10 @@ def test_the_system_is_asked_for_what_it_has_not(tmp_path: Path, monkeypatch: py
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda _, begin, size, advice: asked.append((begin, size)))
     cells, _ = cells_in_file(tmp_path / "x", [300_000, 100_000, 50], [4, 4, 10_000])
-    monkeypatch.setattr(file_cells, "_is_cached", lambda *_: True)
+    monkeypatch.setattr(file_cells, "is_cached", lambda *_: True)
     cells.expect()
     assert asked == []
-    monkeypatch.setattr(file_cells, "_is_cached", lambda *_: False)
+    monkeypatch.setattr(file_cells, "is_cached", lambda *_: False)
     cells.expect()
     assert asked[0][0] == 4
     assert [begin + size for begin, size in asked[:-2]] == [begin for begin, _ in asked[1:-1]]

@@ -108,7 +108,8 @@ def test_jobs_that_are_ready_and_the_current_one_take_half_of_the_memory(tmp_pat
     plan = Pipeline(tmp_path / "x.parquet").batch(256).repeat().plan()
     limit = 4 << 20
     with closing(ThreadedEngine(plan, plan.program, Cursor(iteration=0), threads=2, memory_limit=limit)) as engine:
-        for _ in range(200):  # until jobs are as large as they may be
+        taken = []
+        for _ in range(300):  # jobs grow to the largest size, and are smaller where a pass ends
             next(engine)
-        taken = engine._loop._maker.held_bytes(len(engine._loop._jobs) + 1)
-    assert limit // 5 < taken <= limit // 2
+            taken.append(engine._loop._maker.held_bytes(len(engine._loop._jobs) + 1))
+    assert limit // 5 < max(taken) <= limit // 2
