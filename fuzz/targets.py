@@ -157,7 +157,7 @@ def metadata(data: bytes) -> None:
 def index(data: bytes) -> None:
     """The description of a row-group index, in an index file for two row groups."""
     described = b"%08x" % zlib.crc32(data) + data
-    lines = pa.table([["a", "a"], [9, 9], [0, 0], [0, 1], [5, 5], [7, 7], ["", ""]], schema=BASE)
+    lines = pa.table([["a", "a"], [9, 9], [0, 0], [0, 1], [5, 5], [7, 7], ["", ""], [0, 0]], schema=BASE)
     path = _room() / "_row_groups.parquet"
     pq.write_table(lines.replace_schema_metadata({METADATA_KEY: described}), path, write_page_checksum=True)
     filesystem = pafs.LocalFileSystem()
