@@ -206,7 +206,7 @@ nightly: check $(VENV)/.built environments
 docs: $(VENV)/.installed
 	mkdir -p build/docs/parquetry
 	ln -sfn $(addprefix $(CURDIR)/,$(wildcard parquetry/*.py) common tf_plugin torch_plugin) build/docs/parquetry
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict
 
 # Wheels: a pure one, and one with the core and the op for each TensorFlow, for any Python (they do not use its ABI).
 dist: $(addsuffix /.op,$(addprefix build/tensorflow-,$(TENSORFLOWS)))

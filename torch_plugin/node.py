@@ -29,8 +29,8 @@ class ParquetNode(IterableCarrier, BaseNode[ElementT]):
     `ParquetIterable`.
 
     Args:
-        url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor, verify, max_value_bytes,
-            on_error, max_errors, address, mesh: as for `ParquetIterable`.
+        url_or_urls, fields, filesystem, storage_options, address, mesh: as for `ParquetIterable`.
+        workers, memory_limit, executor, verify, max_value_bytes, on_error, max_errors: as for `ParquetIterable`.
     """
 
     _iterator: ElementIterator[ElementT] | None

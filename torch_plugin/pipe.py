@@ -103,8 +103,8 @@ class ParquetPipe(ElementwiseVerbs, ParquetIterable[ElementT], IterDataPipe[Elem
     a second iterator would then invalidate the first. Iterators of a `ParquetPipe` are independent.
 
     Args:
-        url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor, verify, max_value_bytes,
-            on_error, max_errors, address, mesh: as for `ParquetIterable`.
+        url_or_urls, fields, filesystem, storage_options, address, mesh: as for `ParquetIterable`.
+        workers, memory_limit, executor, verify, max_value_bytes, on_error, max_errors: as for `ParquetIterable`.
     """
 
     _wrapped_by_loaders = True
