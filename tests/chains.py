@@ -21,7 +21,7 @@ from builders import ALL_FIELDS, KINDS, TOKEN_FIELDS, Built, build, directory
 from footer_edits import FOREIGN, edit
 from hypothesis import assume
 from hypothesis import strategies as st
-from joins import SEPARATOR
+from joins import JOINS, SEPARATOR
 from oracle import Call, apply, call
 
 from parquetry.common import Pipeline, UnischemaField, contains, hash_split, mix
@@ -465,9 +465,6 @@ class Chain:
             self.names = [*self.names, *(f"{name}__is_pad" for name in stacked)]
 
     def transform(self) -> Call:
-        remade = self._remade()
-        if remade is not None:
-            return remade
         assume("double" not in self.names)
         self.names = [*self.names, "double"]
         if self.block is not None:
@@ -490,14 +487,13 @@ class Chain:
         function = _double_arrow if batched == "arrow" else self.draw(st.sampled_from([_double, _double_again()]))
         return call("transform", function, output, batched=batched, model=_double_plain)
 
-    def _remade(self) -> Call | None:
-        """Draws a function that makes token lists anew, whose lengths are counted."""
+    def remade(self) -> list[Call]:
+        """Draws a function that makes token lists anew, whose lengths are counted; or none."""
         names = [self.now(name) for name in TOKEN_FIELDS if self.now(name) in self.names]
-        rows = self.block is None and self.window is None and not self.batched
-        if not (rows and names and self.draw(st.booleans())):
-            return None
+        if not names or self.draw(st.booleans()):
+            return []
         batched = self.draw(st.booleans())
-        return call("transform", _keeping(names), adds=names, lengths=True, batched=batched, model=lambda row: row)
+        return [call("transform", _keeping(names), adds=names, lengths=True, batched=batched, model=lambda row: row)]
 
     def nulls(self) -> Call:
         assume(self.window is None)
@@ -748,13 +744,14 @@ def chains(
         ):
             continue
         before = {name: value for name, value in vars(chain).items() if name != "draw"}
-        made = replace(getattr(chain, verb)(), number=draw(NUMBERS))
+        made = chain.remade() if verb in JOINS and not chain.formed else []
+        made = [replace(each, number=draw(NUMBERS)) for each in (*made, getattr(chain, verb)())]
         try:
-            pipeline = made.on(pipeline)
+            pipeline = apply(pipeline, made)
         except PipelineError:  # a second window, or a filter on a changed field
             vars(chain).update(before)
             continue
-        calls.append(made)
+        calls += made
         chain.worked = chain.worked or verb in WORKING
         chain.batched = chain.batched or verb in ("batch", "bucket")
     return calls

@@ -19,6 +19,7 @@ from ..columns.batch import Column, Ragged, Strings, rows_of, without_valid
 from ..columns.protocols import Describe
 from .transform import call_with
 
+_Ids = Sequence[Any] | np.ndarray
 _TEXTS_AT_ONCE = 1 << 10
 _Ids = Sequence[Any] | np.ndarray
 _THREADS = 8  # as tiktoken's own default
@@ -102,7 +103,7 @@ def _joined(step: TokenizeStep, ids: Sequence[_Ids], lengths: np.ndarray, descri
     if not total:
         return np.zeros(0, dtype)
     try:
-        if all(type(each) is not np.ndarray for each in ids):
+        if not any(isinstance(each, np.ndarray) for each in ids):
             values = np.array(list(chain.from_iterable(ids)))
         else:
             values = np.concatenate([np.asarray(each) for each in ids if len(each)])
