@@ -158,7 +158,7 @@ class IndexedGroups:
             if len(own) != batch.num_rows:
                 break
             chunks = batch.select(columns)
-            yield _joined(chunks if own.all() else chunks.filter(pa.array(own)), rows)
+            yield _joined(chunks if own.all() else chunks.take(as_arrow(np.flatnonzero(own))), rows)
         if place != len(self._lines):
             raise ValueError(f"expected {len(self._lines)} lines, got others")
 
@@ -169,8 +169,15 @@ def _joined(chunks: pa.RecordBatch, rows: np.ndarray) -> RowGroupBytes:
         return RowGroupBytes(b"", rows, rows)
     counts, numbers = np.unique(rows, return_inverse=True)
     around = [around_chunks(chunks.num_columns, count) for count in counts.tolist()]
-    before, after = (pa.array(each, pa.binary()).take(as_arrow(numbers)) for each in zip(*around, strict=True))
-    joined = pc.binary_join_element_wise(before, *chunks.columns, after, pa.scalar(b"", pa.binary()))
+    before, after = (_as_arrow(each).take(as_arrow(numbers)) for each in zip(*around, strict=True))
+    joined = pc.binary_join_element_wise(before, *chunks.columns, after, _as_arrow([b""] * len(rows)))
     _, offsets, content = joined.buffers()
     ends = np.frombuffer(offsets, np.int32, len(joined) + 1)[1:].astype(np.int64)
     return RowGroupBytes(content.to_pybytes(), ends, rows)
+
+
+def _as_arrow(values: Sequence[bytes]) -> pa.Array:
+    """Not by Arrow, whose first conversion in a process imports pandas."""
+    offsets = np.cumsum([0, *map(len, values)]).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)

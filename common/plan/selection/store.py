@@ -168,7 +168,7 @@ def _windows_fit(selection: Selection) -> bool:
     if edges is not None:
         if edges.dtype != "i8" or edges.ndim != 1 or not len(edges) or (np.diff(edges) <= 0).any():
             return False
-        if (edges[0], edges[-1]) != (0, total) or np.abs(steps).max() > total:
+        if (edges[0], edges[-1]) != (0, total) or steps.max() > total or steps.min() < -total:
             return False
         steps = steps[:1]  # the others are moved to the edges
     if steps.min() < 0:

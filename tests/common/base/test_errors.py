@@ -295,8 +295,8 @@ def test_a_predicate_that_returns_no_condition_is_reported(
 @every_case(
     ("arguments", "message"),
     [
-        ({}, r"ngram: expected fields=\{offset: \[names\]\} or length=n, got neither"),
-        ({"fields": {0: ["id"]}, "length": 2}, r"got both"),
+        ({}, r"ngram: expected one of length=n, fields=\{offset: \[names\]\}, offsets=\{name: offsets\}, got none"),
+        ({"fields": {0: ["id"]}, "length": 2}, r"got fields=\{offset: \[names\]\} and length="),
         ({"length": 0}, r"expected length to be an integer >= 1, got 0"),
         ({"length": 2, "stride": 0}, r"expected stride to be an integer >= 1, got 0"),
         ({"length": 2, "max_gap": 3}, r"max_gap needs timestamp="),

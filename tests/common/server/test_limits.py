@@ -16,6 +16,7 @@ from cases import every_case
 
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import PipelineError, SidecarError
+from parquetry.common.base.platform import sockets
 from parquetry.common.schema.plain import hints_of
 from parquetry.common.server import ClientLimits, ServerAddress, client_pipelines, limits, listener, serve
 from parquetry.common.server.limits import check_pattern, within
@@ -221,7 +222,7 @@ def test_processes_of_other_users_are_turned_away(built: Built, monkeypatch: pyt
     with socket_url() as url, serve(built.pipeline("id"), url) as server:
         assert len(Pipeline(address=server.address)) == 50
         monkeypatch.setattr(listener.os, "geteuid", lambda: 12345)
-        monkeypatch.setattr(listener, "_PEER", type("Peer", (), {"size": 12, "unpack": lambda data: (1, 54321, 1)}))
+        monkeypatch.setattr(sockets, "_PEER", type("Peer", (), {"size": 12, "unpack": lambda data: (1, 54321, 1)}))
         with pytest.raises(SidecarError, match="server at"):
             ask_once(ServerAddress.of(server), {"do": "length"})
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from parquetry.common.base.platform import processes
 from parquetry.common.transport import children
 from parquetry.common.transport.children import how_it_ended
 
@@ -28,8 +29,8 @@ def test_a_status_is_reported_in_words(code: int | None, words: str) -> None:
 
 def test_what_the_control_group_counts_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = tmp_path / "memory.events"
-    monkeypatch.setattr(children, "_own_group", lambda: str(tmp_path / "missing"))
-    monkeypatch.setattr(children, "_EVENTS", (str(tmp_path / "other"), str(events)))
+    monkeypatch.setattr(processes, "_own_group", lambda: str(tmp_path / "missing"))
+    monkeypatch.setattr(processes, "_EVENTS", (str(tmp_path / "other"), str(events)))
     (tmp_path / "other").write_text("under_oom 0\n")  # older kernels do not count them
     monkeypatch.setattr(children, "_KILLED_BEFORE", 2)
     events.write_text("low 0\nhigh 4\nmax 9\noom 3\noom_kill 2\n")

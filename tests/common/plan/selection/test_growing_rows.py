@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquetry.common import Pipeline
+from parquetry.common.base.platform import files
 from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.plan.selection import growing_rows, store
 from parquetry.common.plan.selection.growing_rows import joined, rows_in, rows_where
@@ -143,7 +144,7 @@ def test_a_stored_selection_in_parts_that_is_damaged_is_computed_again(
 def test_forgetting_rows_changes_none(monkeypatch: pytest.MonkeyPatch) -> None:
     in_file = joined(parts(9))
     forgotten: list[pa.Buffer] = []
-    monkeypatch.setattr(growing_rows, "forget", lambda held: forgotten.append(held) or temporary.forget(held))
+    monkeypatch.setattr(growing_rows, "forget", lambda held: forgotten.append(held) or files.forget(held))
     growing_rows.forget_rows(in_file[3:])
     assert len(forgotten) == 1
     assert in_file.tolist() == list(range(90))
