@@ -21,7 +21,6 @@ from .transform import call_with
 
 _Ids = Sequence[Any] | np.ndarray
 _TEXTS_AT_ONCE = 1 << 10
-_Ids = Sequence[Any] | np.ndarray
 _THREADS = 8  # as tiktoken's own default
 
 
