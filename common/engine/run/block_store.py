@@ -181,7 +181,7 @@ class BlockStore:
     def admits(self, job: Job) -> bool:
         """Returns whether the blocks that a job needs and that are not loaded yet fit into the budget."""
         new = [read.key for read in job.reads if read.key not in self._handles]
-        return self.loaded_bytes + sum(self._size_of(key)[0] for key in new) <= self._room_bytes
+        return not new or self.loaded_bytes + sum(self._size_of(key)[0] for key in new) <= self._room_bytes
 
     def acquire(self, job: Job) -> list[BlockHandle]:
         """Returns the blocks of a job, and holds them until `release`."""
