@@ -52,8 +52,10 @@ def partition_columns(
             else:
                 counts = key in declared or key in below
             if counts:
-                texts.setdefault(key, [None] * len(files))[number] = text
-                seen.setdefault(key, set()).add(number)
+                if key not in texts:
+                    texts[key], seen[key] = [None] * len(files), set()
+                texts[key][number] = text
+                seen[key].add(number)
     columns: dict[str, pa.Array] = {}
     fields: dict[str, UnischemaField] = {}
     for key, values in texts.items():
