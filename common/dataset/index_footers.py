@@ -170,14 +170,13 @@ def _joined(chunks: pa.RecordBatch, rows: np.ndarray) -> RowGroupBytes:
     counts, numbers = np.unique(rows, return_inverse=True)
     around = [around_chunks(chunks.num_columns, count) for count in counts.tolist()]
     before, after = (_as_arrow(each).take(as_arrow(numbers)) for each in zip(*around, strict=True))
-    joined = pc.binary_join_element_wise(before, *chunks.columns, after, _as_arrow([b""] * len(rows)))
+    joined = pc.binary_join_element_wise(before, *chunks.columns, after, _as_arrow([b""])[0])
     _, offsets, content = joined.buffers()
     ends = np.frombuffer(offsets, np.int32, len(joined) + 1)[1:].astype(np.int64)
     return RowGroupBytes(content.to_pybytes(), ends, rows)
 
 
-def _as_arrow(values: Sequence[bytes]) -> pa.Array:
-    """Not by Arrow, whose first conversion in a process imports pandas."""
-    offsets = np.cumsum([0, *map(len, values)]).astype(np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
-    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
+def _as_arrow(parts: Sequence[bytes]) -> pa.Array:
+    """As ``pa.array``, which imports pandas."""
+    ends = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(parts), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(parts))])

@@ -210,3 +210,15 @@ def test_int96_timestamps_that_int64_cannot_hold_are_found(tmp_path: Path) -> No
         ("decoding", "b.parquet"),
         ("decoding", "c.parquet"),
     ]
+
+
+def test_an_index_that_says_other_places_than_the_footers_is_found(tmp_path: Path) -> None:
+    write_table(tmp_path, pa.table({"id": range(6)}), row_group_size=3)
+    index = Path(write_index(tmp_path))
+    table = pq.read_table(index)
+    places = pa.array(table.column("chunk:id").to_pylist()[::-1], pa.binary())
+    table = table.set_column(table.schema.get_field_index("chunk:id"), "chunk:id", places)
+    pq.write_table(table.replace_schema_metadata(pq.read_metadata(index).metadata), index)
+    damages = [damage for damage in verify(str(tmp_path)).damages if damage.check == "index"]
+    assert [damage.row_group for damage in damages] == [0, 1]
+    assert "expected the places of columns as the footer says, got others" in damages[0].what
