@@ -61,6 +61,10 @@ class Command(str):
     """A line that may be pasted into a shell: the terminal breaks it where it is too long, and not we."""
 
 
+class Code(Command):
+    """The lines of a program, which may go to a file as they are."""
+
+
 SHOWN_BEFORE = Shown(None, ())
 """Returned by commands that have already printed all their output."""
 
@@ -220,6 +224,7 @@ __all__ = [
     "EXIT_CODES",
     "FOUND_PROBLEMS",
     "SHOWN_BEFORE",
+    "Code",
     "Command",
     "Shown",
     "StorageOptions",
