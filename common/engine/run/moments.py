@@ -17,7 +17,9 @@ class Moments:
     @property
     def deviation(self) -> float:
         """The population standard deviation, which divides by the count."""
-        return float(np.sqrt(self._squares / self.count)) if self.count else 0.0
+        if not self.count or self.most - self.least == 0:
+            return 0.0
+        return float(np.sqrt(self._squares / self.count))
 
     def add(self, values: np.ndarray) -> None:
         """Adds numbers (float64). NaN values are counted separately."""
@@ -37,3 +39,4 @@ class Moments:
         self.mean += apart * count / total
         self.count = total
         self.least, self.most = min(self.least, float(values.min())), max(self.most, float(values.max()))
+        self.mean = min(max(self.mean, self.least), self.most)  # that of equal numbers may be rounded

@@ -45,6 +45,14 @@ def test_what_was_fitted_scales_each_field_and_a_constant_becomes_zero(rows: Pip
     np.testing.assert_array_equal(made, (values - values.mean()) / values.std())
 
 
+def test_equal_numbers_become_zero_even_if_their_sum_is_rounded(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [0.1] * 7}), tmp_path / "rows.parquet", row_group_size=3)
+    rows = Pipeline(tmp_path)
+    stats = rows.fit("x")
+    assert (stats["x"].mean, stats["x"].std) == (0.1, 0)  # type: ignore[union-attr]  # these are numbers
+    assert [row["x"] for row in rows.standardize("x", stats=stats)] == [0] * 7
+
+
 def test_wrong_arguments_are_refused(rows: Pipeline) -> None:
     stats = rows.fit("x", "text", "none")
     with pytest.raises(PipelineError, match="standardize: expected either stats= or mean= and std=, got neither"):
