@@ -27,13 +27,15 @@ def new(
         str | None,
         typer.Option(metavar="FIELD", help="Rows with the same value stay in one part, such as those of a user."),
     ] = None,
-    torch: Annotated[bool, typer.Option("--torch", help="Write it for PyTorch: the default where it is there.")] = False,
+    torch: Annotated[
+        bool, typer.Option("--torch", help="Write it for PyTorch: the default where it is there.")
+    ] = False,
     keras: Annotated[bool, typer.Option("--keras", help="Write it for Keras and TensorFlow.")] = False,
     output: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write it to a new file instead of printing it.")
     ] = None,
 ) -> Shown:
-    """Print a program that trains a small model: nulls, encodings, a split, batches, and resuming, for these columns."""
+    """Print a program that trains a small model on a dataset: nulls, encodings, a split, batches, and resuming."""
     if torch and keras:
         raise PipelineError("expected --torch or --keras, got both.")
     from ..reports.program import program

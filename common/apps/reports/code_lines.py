@@ -6,6 +6,7 @@ It knows the statements that `program` writes: assignments, calls and chains of 
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 WIDTH = 88
 _INDENT = "    "
@@ -59,7 +60,7 @@ def _links(value: str) -> list[str]:
         return [value]
     head = value[: places[0]]
     cuts = [0, *(places if head.endswith(")") else places[1:]), len(value)]
-    links = [value[first:last] for first, last in zip(cuts, cuts[1:], strict=False)]
+    links = [value[first:last] for first, last in pairwise(cuts)]
     return links if len(places) > 1 else [value]
 
 
@@ -79,7 +80,9 @@ def _last_bracket(statement: str) -> int | None:
 
 def _closing(text: str, start: int) -> int:
     depths = _depths(text)
-    return next(place for place in range(start + 1, len(text)) if depths[place] < depths[start] and text[place] in ")]}")
+    return next(
+        place for place in range(start + 1, len(text)) if depths[place] < depths[start] and text[place] in ")]}"
+    )
 
 
 def _depths(text: str) -> list[int]:

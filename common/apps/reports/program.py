@@ -164,7 +164,11 @@ def _numbers(roles: Roles) -> list[str]:
         lines += ["    # Few are null: they become 0, which is the mean."] if numbers else []
         lines.append(f'    part = part.nulls("fill", {_names(filled)}, value=0)')
     packed = _packed(roles)
-    return [*lines, f'    part = part.pack({_text(_matrix(roles))}, [{", ".join(packed)}], "float32")'] if packed else lines
+    return (
+        [*lines, f'    part = part.pack({_text(_matrix(roles))}, [{", ".join(packed)}], "float32")']
+        if packed
+        else lines
+    )
 
 
 def _packed(roles: Roles) -> list[str]:
@@ -262,8 +266,10 @@ def _texts(roles: Roles, role: Role) -> str:
 def _text(text: str) -> str:
     """A string as ruff writes it: in double quotes, unless these need more escapes."""
     single = repr(text)
-    return single if '"' in text and single.startswith("'") and "\\'" not in single else json.dumps(
-        text, ensure_ascii=not text.isprintable()
+    return (
+        single
+        if '"' in text and single.startswith("'") and "\\'" not in single
+        else json.dumps(text, ensure_ascii=not text.isprintable())
     )
 
 
@@ -407,7 +413,7 @@ def _keras_program(roles: Roles) -> list[str]:
         "shuffled = ParquetDataset(features(train)).shuffle(10_000, seed=7).batch(256)",
         f"shuffled = shuffled.as_tuple(tuple(inputs), {target})",
         f"held_out = ParquetDataset(features(validation)).batch(256).as_tuple(tuple(inputs), {target})",
-        f'resume = ResumeTraining(shuffled, {_checkpoint(roles, "_checkpoints")}, save_every=100)',
+        f"resume = ResumeTraining(shuffled, {_checkpoint(roles, '_checkpoints')}, save_every=100)",
         "# One epoch each time, or what an interruption left of one. The dataset shuffles.",
         "first = resume.initial_epoch",
         "model.fit(shuffled.prefetch(2), validation_data=held_out.prefetch(2), shuffle=False, "

@@ -1,4 +1,4 @@
-"""`columns_of` looks at the columns of a dataset, and `roles_of` says what a model makes of each: number, category, text.
+"""`columns_of` looks at the columns of a dataset, and `roles_of` says what a model makes of each.
 
 `columns_of` reads footers and a sample of rows. `roles_of` is a pure function of its result.
 """

@@ -154,6 +154,8 @@ def test_a_program_says_what_it_leaves_out_and_splits_by_the_column_of_the_user(
 
 def test_a_long_statement_breaks_at_its_calls_or_commas() -> None:
     chain = "rows = Pipeline('" + "a" * 40 + "').nulls('drop', 'label').encode('label, with (a bracket')"
-    assert wrapped(chain)[0] == "rows = (" and wrapped(chain)[3].strip() == ".encode('label, with (a bracket')"
+    assert wrapped(chain)[0] == "rows = ("
+    assert wrapped(chain)[3].strip() == ".encode('label, with (a bracket')"
     items = "NAMES = [" + ", ".join(f'"name {n}"' for n in range(20)) + "]"
-    assert wrapped(items)[:2] == ["NAMES = [", '    "name 0",'] and wrapped(items)[-1] == "]"
+    assert wrapped(items)[:2] == ["NAMES = [", '    "name 0",']
+    assert wrapped(items)[-1] == "]"
