@@ -24,6 +24,8 @@ def wrapped(statement: str) -> list[str]:
     indent = statement[: len(statement) - len(statement.lstrip())]
     before, value = _value(statement)
     links = _links(value)
+    if len(links) > 2 and len(indent + _INDENT + value) <= WIDTH:
+        return [f"{before}(", indent + _INDENT + value, f"{indent})"]
     if len(links) > 2:
         lines = [line for link in links for line in wrapped(indent + _INDENT + link)]
         return [f"{before}(", *lines, f"{indent})"]

@@ -42,7 +42,7 @@ def program(url: str, roles: Roles, framework: Framework, *, opener: str = "Pipe
 def _heading(url: str, roles: Roles, framework: Framework) -> list[str]:
     name = re.sub(r"[^\w.:-]", "_", url.rstrip("/").rpartition("/")[2])[:30] or "the rows"
     said = f'"""Train on {name} to predict {_comment(roles.target)[:20]}. Run it again to continue where it stopped."""'
-    times, declared = bool(roles.of("time")), any(column.image for column in roles.of("image"))
+    times, declared = bool(roles.of("time")), bool(_declared(roles))
     torch = framework == "torch"
     names = sorted(
         ["ParquetIterable" if torch else "ParquetDataset", "Pipeline"]
@@ -61,7 +61,7 @@ def _rows(opened: str, roles: Roles) -> list[str]:
     lines = [f"{name} = [{_texts(roles, role)}]" for name, role in lists.items() if roles.of(role)]
     lines += [""] if len(lines) else []
     lines += [f"# Left out: {_comment(name)} ({reason})." for name, reason in roles.reasons.items()]
-    lines.append(f"rows = {opened}{_of_all_rows(roles)}")
+    lines += [*_declared(roles), f"rows = {opened}{_of_all_rows(roles)}"]
     lines += [*(_TIMES if roles.of("time") else []), *(_TOKENS if roles.of("text") else [])]
     lines.append(_split(roles))
     fitted = [f"*{name}" for name, role in lists.items() if roles.of(role) and role != "time"]
@@ -77,19 +77,21 @@ def _rows(opened: str, roles: Roles) -> list[str]:
 
 
 def _source(url: str, roles: Roles) -> str:
-    """The arguments of `Pipeline`. Image files in a column of bytes are declared as images."""
-    declared = {column.name: column.image for column in roles.of("image") if column.image}
-    if not declared:
+    """The arguments of `Pipeline`, with the fields if image files are to be declared as images."""
+    if not _declared(roles):
         return _text(url)
-    fields = []
-    for column in roles.columns:
-        name = _text(column.name)
-        if column.name in declared:
-            codec = f'CompressedImageCodec("{declared[column.name]}", convert=True)'
-            fields.append(f'UnischemaField({name}, "uint8", (None, None, 3), {codec})')
-        elif column.name not in roles.reasons or column.name == roles.split:
-            fields.append(name)
-    return f"{_text(url)}, [{', '.join(fields)}]"
+    used = [column for column in roles.columns if column.name not in roles.reasons or column.name == roles.split]
+    return f"{_text(url)}, [{', '.join('image' if column.image else _text(column.name) for column in used)}]"
+
+
+def _declared(roles: Roles) -> list[str]:
+    """The declaration of a column of image files in bytes."""
+    return [
+        f'image = UnischemaField({_text(column.name)}, "uint8", (None, None, 3), '
+        f'CompressedImageCodec("{column.image}", convert=True))'
+        for column in roles.of("image")
+        if column.image
+    ]
 
 
 def _of_all_rows(roles: Roles) -> str:
@@ -439,8 +441,11 @@ def _keras_inputs(roles: Roles) -> list[str]:
     for column in roles.of("floats"):
         length = _text(f"{column.name}__length")
         lines.append(f"inputs[{length}] = keras.Input(())")
-        mean = f"keras.ops.sum({{}}, 1) / keras.ops.maximum(inputs[{length}], 1)"
-        lines += _keras_part(column.name, "(None,)", f"keras.ops.expand_dims({mean}, 1)")
+        lines += _keras_part(column.name, "(None,)", "{}")
+        lines[-1:] = [
+            f"total = keras.ops.sum(inputs[{_text(column.name)}], axis=1, keepdims=True)",
+            f"parts.append(total / keras.ops.maximum(inputs[{length}], 1)[:, None])",
+        ]
     for column in roles.of("image"):
         lines += _keras_part(column.name, f"(128, 128, {_channels(column)})", "{}")
         lines[-1:] = [
