@@ -18,6 +18,7 @@ from ..base.memory.arrow_views import as_arrow, as_numpy
 from ..base.native.parquet import RowGroupBytes
 from ..base.process.forks import cached_property, pc
 from ..parquet.chunk_statistics import leaf_columns
+from ..parquet.footer_check import check_footer
 from ..parquet.footer_head import FooterHead, FooterPart, around_chunks, read_head
 from ..parquet.group_footers import CutFooter, GroupFooter, kept_cut, read_group_footer
 from ..storage.files import DataFile
@@ -83,7 +84,9 @@ class IndexedHead:
 
     def __init__(self, index: IndexFile, number: int) -> None:
         try:
-            self.head = read_head(head_from_text(index.description.heads[number]))
+            bare = head_from_text(index.description.heads[number])
+            self.head = read_head(bare)
+            check_footer(bare, self.head.empty, len(bare))
         except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, zlib.error) as error:
             raise UnreadableIndexError(
                 f"row-group index {index.version.shown_path}: expected a valid head of files, got: {error!r}."
@@ -96,7 +99,8 @@ class IndexedHead:
     def covers(self, names: frozenset[str] | None) -> bool:
         """Whether the index describes the columns that are read for these names."""
         if names not in self._covered:
-            self._covered[names] = None not in self._chosen(self.head.part(names))
+            chosen = self._chosen(self.head.part(names))
+            self._covered[names] = bool(chosen) and None not in chosen
         return self._covered[names]
 
     def columns(self, part: FooterPart) -> list[str]:

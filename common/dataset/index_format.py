@@ -20,6 +20,7 @@ from ..base.process.dataclass import dataclass
 from ..parquet.chunk_statistics import belongs
 from ..parquet.writers import GENERATION
 
+_MOST_HEAD_BYTES = 1 << 28
 INDEX_NAME = "_row_groups.parquet"
 METADATA_KEY = b"parquetry.row_groups.v1"
 BASE = pa.schema(
@@ -119,8 +120,16 @@ def head_to_text(bare: bytes) -> str:
 
 
 def head_from_text(text: str) -> bytes:
-    """The inverse of `head_to_text`."""
-    return zlib.decompress(base64.b64decode(text))
+    """The inverse of `head_to_text`.
+
+    Raises:
+        ValueError, zlib.error: it is damaged, or larger than any schema.
+    """
+    stream = zlib.decompressobj()
+    bare = stream.decompress(base64.b64decode(text), _MOST_HEAD_BYTES)
+    if not stream.eof:
+        raise ValueError(f"expected the head of a footer in {_MOST_HEAD_BYTES} bytes, got more or less")
+    return bare
 
 
 def index_schema(leaves: Sequence[str], bounds: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:

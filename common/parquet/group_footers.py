@@ -122,7 +122,7 @@ class GroupFooter:
             if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
                 facts["dictionary_page"][number] = chunk.dictionary_page_offset
         places = struct_places(self._stored, field_places(self._stored, 0)[_CHUNKS][0])
-        facts["begin"], facts["end"] = np.array(places, np.int64).T
+        facts["begin"], facts["end"] = np.array(places, np.int64).reshape(-1, 2).T
         facts["elsewhere"] = [_OTHER_FILE in field_places(self._stored, begin) for begin, _ in places]
         return facts
 

@@ -21,7 +21,7 @@ from parquetry.common.base.memory.lru_cache import LRUCache
 from parquetry.common.dataset import index_footers, index_writer
 from parquetry.common.dataset.dataset import StoredDataset
 from parquetry.common.dataset.index import write_index
-from parquetry.common.dataset.index_format import METADATA_KEY, IndexDescription
+from parquetry.common.dataset.index_format import METADATA_KEY, IndexDescription, head_to_text
 from parquetry.common.parquet import footers, group_footers
 from parquetry.common.parquet.group_footers import FileFooter, StoredFooter, load_stored_footer, read_group_footer
 
@@ -191,6 +191,38 @@ def test_damage_in_the_places_is_reported_and_footers_are_read(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "expected valid columns" in caplog.text
     assert len(loads) == 3
+
+
+def no_head(table: pa.Table, description: dict[str, Any]) -> pa.Table:
+    description["heads"] = [head_to_text(b"no footer")] * 2
+    return table
+
+
+def a_bomb(table: pa.Table, description: dict[str, Any]) -> pa.Table:
+    description["heads"] = [head_to_text(bytes(300 << 20))] * 2
+    return table
+
+
+@pytest.mark.parametrize("change", [no_head, a_bomb])
+def test_a_damaged_head_is_reported_and_footers_are_read(
+    indexed: Path,
+    loads: list[str],
+    change: Callable[[pa.Table, dict[str, Any]], pa.Table],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rewrite(indexed, change)
+    assert [row["id"] for row in Pipeline(indexed, ["id"], executor="threads")] == [*range(3 * ROWS)]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "expected a valid head of files" in caplog.text
+    assert len(loads) == 3
+
+
+def test_a_file_without_columns_is_read_with_its_footer(indexed: Path, loads: list[str]) -> None:
+    pq.write_table(pa.table({"id": [1, 2]}).select([]), indexed / "3.parquet")
+    write_index(indexed)
+    dataset = StoredDataset([str(indexed)])
+    assert dataset.group_footer(len(dataset.row_groups) - 1, frozenset(["id"])).index == ""
+    assert "3.parquet" in loads
 
 
 def swapped(table: pa.Table, one: str, other: str) -> pa.Table:
