@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -190,6 +190,7 @@ def test_a_fork_waits_for_threads_that_read_and_holds_up_others(monkeypatch: pyt
         child = pool.submit(exit_code_of_child, lambda: forks._reads.inside == 0 and order == ["read"])
         while not (forks._reads.forks or child.done()):
             time.sleep(0.001)
+        wait([child], 0.5)  # time for a fork that does not wait
         later = pool.submit(read_later)
         go.set()
         assert child.result() == 0
