@@ -50,7 +50,7 @@ from ..schema.infer import flatten_fields, infer_fields
 from ..schema.petastorm_metadata import schema_from_petastorm
 from ..schema.ragged import ends_of
 from ..storage.file_cache import user_cache
-from ..storage.file_versions import FileVersion, changed
+from ..storage.file_versions import FileVersion, changed, current_version
 from ..storage.files import DataFile, FileListing, list_files, warn_of_splits
 from ..storage.filesystem import resolve
 from ..storage.opening import check_used, opened
@@ -721,10 +721,10 @@ def _declared_schema(listing: FileListing, dataset: StoredDataset) -> Unischema 
 
 
 def read_key_values(filesystem: pafs.FileSystem, version: FileVersion) -> dict[bytes, bytes]:
-    """Reads the key-value metadata of ``_common_metadata``.
+    """Reads the key-value metadata of ``_common_metadata``: of a newer file if a writer that adds rows has replaced it.
 
     Raises:
-        DatasetError: the file cannot be read, or changed since it was listed.
+        DatasetError: the file cannot be read, or was removed since it was listed.
     """
 
     def read() -> dict[bytes, bytes]:
@@ -734,7 +734,12 @@ def read_key_values(filesystem: pafs.FileSystem, version: FileVersion) -> dict[b
     try:
         return with_retries(filesystem, read, f"file {version.shown_path}")
     except ParquetryError:
-        raise
+        newer = None
+        with suppress(OSError, pa.ArrowException):
+            newer = current_version(filesystem, version.path)
+        if newer is None or not version.became(newer):
+            raise
+        return read_key_values(filesystem, newer)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise DatasetError(
             f"file {version.shown_path}: expected Parquet metadata, got: {error}. "

@@ -245,7 +245,11 @@ def versions_below(
         whole = ((path, fs.info(path) if info.get("size") is None else info) for path, info in infos.items())
         return [version_of(store, path[above:], info) for path, info in whole if info["type"] == "file"]
     if is_local(base):
-        return [local_version(store, path[above:], os.stat(path)) for path in _local_files(inside, above, wants)]
+        versions = []
+        for path in _local_files(inside, above, wants):
+            with suppress(FileNotFoundError):  # a writer has just moved it
+                versions.append(local_version(store, path[above:], os.stat(path)))
+        return versions
     listing = base.get_file_info(pafs.FileSelector(inside, recursive=True))
     return [arrow_version(store, info.path[above:], info) for info in listing if info.type == pafs.FileType.File]
 
@@ -260,10 +264,20 @@ def path_below(path: str, root: str) -> str:
 
 
 def _local_files(directory: str, above: int, wants: Callable[[str, bool], bool]) -> Iterator[str]:
-    """Yields the files in a directory, recursively. A broken link, and one to a directory around it, are errors."""
+    """Yields the files in a directory, recursively. A broken link, and one to a directory around it, are errors.
+
+    A directory below that vanishes meanwhile, because a writer moves it, has no files.
+    """
     directories = [directory]
     while directories:
-        with os.scandir(directories.pop()) as entries:
+        place = directories.pop()
+        try:
+            listing = os.scandir(place)
+        except FileNotFoundError:
+            if place == directory:
+                raise
+            continue
+        with listing as entries:
             for entry in entries:
                 if not wants(entry.path[above:], entry.is_dir()):
                     continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import fsspec.implementations.local
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from builders import write_table
@@ -20,6 +23,7 @@ from parquetry.common.base.errors import DatasetError
 from parquetry.common.dataset.dataset import StoredDataset
 from parquetry.common.dataset.index_writer import write_index
 from parquetry.common.schema import Unischema, UnischemaField
+from parquetry.common.storage.file_versions import versions_below
 from parquetry.common.storage.files import list_files
 from parquetry.common.storage.links import each_once
 
@@ -246,3 +250,26 @@ def test_splits_that_are_read_together_are_named_once(tmp_path: Path, caplog: py
     assert "of several splits (test, train)" in warning
     assert "from_huggingface_parquet(url, split='train')" in warning
     assert messages(*splits) == messages(*splits, "data/other.parquet") == messages(*both, split="train") == []
+
+
+def test_a_file_and_a_directory_that_vanish_while_they_are_listed_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a/x.parquet", "b/y.parquet", "z.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    scandir = os.scandir
+
+    def moving(place: str) -> Any:
+        if place == str(tmp_path):
+            entries = [*scandir(place)]
+            for name in ("b", "z.parquet"):
+                (tmp_path / name).rename(tmp_path / "a" / f".{name}")
+            return nullcontext(entries)
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", moving)
+    files = versions_below(pafs.LocalFileSystem(), str(tmp_path))
+    assert sorted(file.path for file in files if ".parquet" in file.path) == [
+        str(tmp_path / "a" / name) for name in (".b/y.parquet", ".z.parquet", "x.parquet")
+    ]

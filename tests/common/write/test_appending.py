@@ -25,10 +25,12 @@ from hypothesis import strategies as st
 
 from parquetry.common import DatasetWriter, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.base.errors import DatasetError, EncodeError, PipelineError, SchemaError
-from parquetry.common.dataset.dataset import StoredDataset
+from parquetry.common.dataset.dataset import StoredDataset, read_key_values
 from parquetry.common.dataset.index import write_index
 from parquetry.common.schema.petastorm_metadata import INDEXES_KEY, ROW_GROUP_COUNTS_KEY
 from parquetry.common.storage.added_parts import PARTS
+from parquetry.common.storage.file_versions import current_version
+from parquetry.common.storage.files import list_files
 from parquetry.common.write import appending
 from parquetry.common.write.metadata_file import read_metadata, write_metadata
 
@@ -255,6 +257,18 @@ def test_two_writers_on_a_store_make_one_dataset(tmp_path: Path, memory: bool) -
     assert [row["score"] for row in Pipeline(root, executor="threads")] == [None] * 4 + [0.5] * 2
 
 
+def test_metadata_that_is_replaced_after_the_files_were_listed_is_read_anew(tmp_path: Path) -> None:
+    write_dataset(tmp_path, schema_of(), rows_of(range(3)))
+    listing = list_files([str(tmp_path)])
+    write_dataset(tmp_path, schema_of("score"), rows_of(range(3, 5), "a", "score"), mode="append")
+    [metadata] = listing.metadata_files
+    assert metadata.became(current_version(listing.filesystem, metadata.path))
+    assert b"score" in b"".join(read_key_values(listing.filesystem, metadata).values())
+    (tmp_path / "_common_metadata").unlink()
+    with pytest.raises(DatasetError, match="_common_metadata: expected Parquet metadata, got"):
+        read_key_values(listing.filesystem, metadata)
+
+
 @pytest.mark.slow
 def test_writers_in_several_processes_lose_no_rows(tmp_path: Path) -> None:
     write_dataset(tmp_path, schema_of(), rows_of(range(1)), partition_by="day")
@@ -272,12 +286,15 @@ def test_writers_in_several_processes_lose_no_rows(tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(code)]
     writers = [subprocess.Popen([*command, str(start)]) for start in (100, 200, 300)]
     whole = set()
-    while any(writer.poll() is None for writer in writers):
-        count = dict.fromkeys("abc", 0)
-        for row in Pipeline(tmp_path, executor="threads").select("x", "day"):
-            count[str(row["day"])] += 1
-        whole.add(count["a"] - 1 == count["b"] == count["c"])
-    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    try:
+        while any(writer.poll() is None for writer in writers):
+            count = dict.fromkeys("abc", 0)
+            for row in Pipeline(tmp_path, executor="threads").select("x", "day"):
+                count[str(row["day"])] += 1
+            whole.add(count["a"] - 1 == count["b"] == count["c"])
+    finally:
+        statuses = [writer.wait() for writer in writers]
+    assert statuses == [0, 0, 0]
     assert whole == {True}
     rows = list(Pipeline(tmp_path, executor="threads"))
     numbers = [number for start in (100, 200, 300) for number in range(start, start + 5)]
