@@ -281,7 +281,7 @@ def test_the_base_requirements_are_enough_to_write_and_read() -> None:
     assert {"pandas", "rich", "tenacity", "typer"} <= set(absent)
     result = run_python("-c", f"absent = {set(absent)!r}\n{BASE_PROGRAM}")
     assert result.stdout.splitlines() == [
-        "[('deltalake', 'tables.delta_storage'), ('typer', 'apps.command')]",
+        "[('deltalake', 'tables.delta_storage'), ('libcst', 'apps.tools'), ('typer', 'apps.command')]",
         "[0, 1, 2, 3]",
         "parquetry: the command parquetry needs typer, which is not installed. "
         "Install it with: pip install 'parquetry[cli]'",
@@ -298,14 +298,16 @@ class Finder:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Finder())
 import parquetry.common
+from parquetry.common.base.errors import CodecUnavailableError
 from parquetry import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
 optional = set()  # the rooms whose modules need more, and what they need
 for module in pkgutil.walk_packages(parquetry.common.__path__, "parquetry.common.", onerror=lambda name: None):
     if not module.name.endswith("__main__"):
         try:
             importlib.import_module(module.name)
-        except ModuleNotFoundError as error:
-            optional.add((error.name.partition(".")[0], ".".join(module.name.split(".")[2:4])))
+        except (ModuleNotFoundError, CodecUnavailableError) as error:
+            missing = error.__cause__ or error
+            optional.add((missing.name.partition(".")[0], ".".join(module.name.split(".")[2:4])))
 print(sorted(optional))
 image = UnischemaField("image", "uint8", (4, 4, 3), CompressedImageCodec("jpeg"))
 schema = Unischema("rows", [UnischemaField("id", "int64"), image, UnischemaField("text", "str")])
