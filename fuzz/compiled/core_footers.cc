@@ -12,7 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   const auto size = static_cast<int64_t>(footer.size());
   parquetry_check_footer(footer.data(), size, data[0], size);
   const int64_t groups = data[1];
-  std::vector<int64_t> places(2 * kFooterFields), ends(groups), rows(groups), facts(9 * data[0]);
+  std::vector<int64_t> places(2 * kFooterFields), ends(groups), rows(groups);
+  std::vector<ChunkFacts> facts(data[0]);
   if (parquetry_footer_fields(footer.data(), size, places.data()) > size) __builtin_trap();
   std::vector<uint8_t> wanted(data[0], 1), to(size + 16 * groups);
   const int64_t begin = places[2 * 4];
@@ -24,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     int64_t before = 0;
     for (int64_t group = 0; written >= 0 && group < groups; ++group) {
       if (ends[group] < before || ends[group] > written) __builtin_trap();
-      parquetry_chunk_facts(to.data() + before, ends[group] - before, data[0], facts.data());
+      parquetry_chunk_facts(to.data() + before, ends[group] - before, data[0], reinterpret_cast<int64_t*>(facts.data()));
       before = ends[group];
     }
   }
