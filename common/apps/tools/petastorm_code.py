@@ -61,7 +61,7 @@ def migrate_code(paths: Sequence[str | os.PathLike[str]], dry_run: bool = False)
         >>> print(change.diff)  # doctest: +SKIP
 
     Args:
-        paths: Python files, or directories, whose ``.py`` files are taken.
+        paths: Python files, or directories, whose ``.py`` files are taken, except hidden and installed ones.
         dry_run: whether to write nothing.
 
     Returns:
@@ -81,11 +81,16 @@ def migrate_code(paths: Sequence[str | os.PathLike[str]], dry_run: bool = False)
 def _files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Path]:
     for path in map(Path, paths):
         if path.is_dir():
-            yield from sorted(path.rglob("*.py"))
+            yield from sorted(file for file in path.rglob("*.py") if not _is_installed(file.relative_to(path)))
         elif path.is_file():
             yield path
         else:
             raise DatasetError(f"migrate-code: expected a Python file or a directory, got '{path}'. There is none.")
+
+
+def _is_installed(file: Path) -> bool:
+    """Whether a file below a directory belongs to an environment, or is hidden."""
+    return any(part == "site-packages" or part.startswith(".") for part in file.parts)
 
 
 def _change_of(path: Path) -> CodeChange | None:
@@ -95,6 +100,7 @@ def _change_of(path: Path) -> CodeChange | None:
         raise DatasetError(f"migrate-code, file '{path}': expected UTF-8 ({error}). Save it as UTF-8.") from error
     if "petastorm" not in before:
         return None
+    mark = "\ufeff" if before.startswith("\ufeff") else ""  # which libcst drops
     try:
         module = cst.parse_module(before)
     except cst.ParserSyntaxError as error:
@@ -103,7 +109,7 @@ def _change_of(path: Path) -> CodeChange | None:
             "or mend it."
         ) from error
     rewriter = _Rewriter()
-    after = MetadataWrapper(module, unsafe_skip_copy=True).visit(rewriter).code
+    after = mark + MetadataWrapper(module, unsafe_skip_copy=True).visit(rewriter).code
     return CodeChange(path=os.fspath(path), before=before, after=after, left=tuple(sorted(rewriter.left)))
 
 

@@ -100,12 +100,22 @@ def test_directories_are_searched_and_a_dry_run_writes_nothing(tmp_path: Path) -
     for name in ("a/train.py", "b.py", "notes.txt"):
         (tmp_path / name).write_text("import petastorm\r\n", newline="")
     (tmp_path / "c.py").write_text("import pandas\n")
+    for hidden in (".venv/bin", "env/lib/site-packages"):
+        (tmp_path / hidden).mkdir(parents=True)
+        (tmp_path / hidden / "d.py").write_text("import petastorm\n")
     changes = migrate_code([tmp_path], dry_run=True)
     assert [Path(change.path).name for change in changes] == ["train.py", "b.py"]
     assert changes[0].after == "import parquetry.petastorm as petastorm\r\n"
     assert (tmp_path / "b.py").read_bytes() == b"import petastorm\r\n"
     migrate_code([tmp_path])
     assert (tmp_path / "b.py").read_bytes() == b"import parquetry.petastorm as petastorm\r\n"
+
+
+def test_a_byte_order_mark_stays(tmp_path: Path) -> None:
+    assert (
+        change_of(tmp_path / "a.py", "\ufeffimport petastorm\n").after
+        == "\ufeffimport parquetry.petastorm as petastorm\n"
+    )
 
 
 def test_an_error_in_one_file_changes_none(tmp_path: Path) -> None:
