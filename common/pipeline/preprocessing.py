@@ -76,9 +76,8 @@ class Preprocessing:
         for stage in stages:
             stage.apply(columns)
         read = plan.resolve([field.name for field in columns.open()])
-        first = next((place for place, stage in enumerate(stages) if not isinstance(stage, Select)), len(stages))
         learned = (learned_vocabulary(plan, each.field, each.selection) for each in plan.order.learning)
-        made = cls(tuple(read), tuple(stages[first:]), tuple(tuple(each.values.to_pylist()) for each in learned))
+        made = cls(tuple(read), tuple(stages), tuple(tuple(each.values.to_pylist()) for each in learned))
         made._check()
         return made
 
@@ -145,7 +144,7 @@ class Preprocessing:
         elif isinstance(rows, Mapping):
             self._check_names(rows)
             columns = rows if batched else {name: [value] for name, value in rows.items()}
-            count = 1 if not batched else len(columns[self.inputs[0].name]) if self.inputs else 0
+            count = self._length_of(rows) if batched else 1
         else:
             for row in rows:
                 self._check_names(row)
@@ -156,6 +155,16 @@ class Preprocessing:
         if isinstance(rows, Mapping) and not batched:
             return next(iter(rows_to_numpy(self.element, made)))
         return batch_to_numpy(replace(self.element, batch_size=count), made)
+
+    def _length_of(self, columns: Mapping[str, Any]) -> int:
+        lengths = {field.name: _rows_in(columns[field.name]) for field in self.inputs}
+        (count, *others) = {*lengths.values()} or {0}
+        if others or count is None:
+            shown = ", ".join(f"'{name}': {'one value' if n is None else n}" for name, n in lengths.items())
+            raise EncodeError(
+                f"preprocessing: expected columns of one length, got {shown}. Leave batched=True out for a single row."
+            )
+        return count
 
     def _check_names(self, row: object) -> None:
         if not isinstance(row, Mapping):
@@ -211,6 +220,16 @@ class Preprocessing:
         )
         made._check()
         return made
+
+
+def _rows_in(column: object) -> int | None:
+    """Returns the length of a column; ``None`` if it is a single value."""
+    if isinstance(column, str | bytes):
+        return None
+    try:
+        return len(column)  # type: ignore[arg-type]  # that is what is tried
+    except TypeError:
+        return None
 
 
 def _encoded(

@@ -94,6 +94,10 @@ def test_a_row_needs_only_the_fields_of_the_model(drive: Pipeline) -> None:
         serving.apply({"id": 3})
     with pytest.raises(EncodeError, match="field 'id': expected int64, got str 'a'"):
         serving.apply({"id": "a", "speed": 1.0})
+    with pytest.raises(EncodeError, match="expected columns of one length, got 'id': 2, 'speed': 1"):
+        serving.apply({"id": [1, 2], "speed": [1.0]}, batched=True)
+    with pytest.raises(EncodeError, match=r"got 'id': 1, 'speed': one value\. Leave batched=True out"):
+        serving.apply({"id": [1], "speed": 1.0}, batched=True)
     with pytest.raises(EncodeError, match="expected a dict of field names to values, got 3"):
         serving.apply([3])  # type: ignore[list-item]
 
