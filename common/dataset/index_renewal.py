@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
 
@@ -17,16 +17,14 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ..base.errors import DatasetError, ParquetryError
-from ..base.urls import clean_cause
+from ..base.errors import DatasetError
 from ..parquet.writers import GENERATION
 from ..storage.file_versions import current_version
 from ..storage.files import DataFile, FileListing, list_files
 from ..storage.opening import opened
-from ..storage.whole_files import whole_file
 from .index_file import IndexFile
 from .index_format import INDEX_NAME
-from .index_writer import IndexLines, tables_of, write_index, write_tables
+from .index_writer import IndexLines, new_index_file, tables_of, write_index, write_tables
 
 _ATTEMPTS = 5  # of writers that add files at the same time, the last one describes those of all
 
@@ -77,24 +75,16 @@ def _add(listing: FileListing, index: IndexFile, new: list[DataFile], path: str)
     ends = [file for file in dict.fromkeys((new[0], new[-1])) if file not in models]
     patterns = None if described.complete else described.fields
     lines: IndexLines | None = IndexLines(listing.filesystem, [*models, *ends], patterns)
-    try:
-        with whole_file(path, listing.filesystem) as hidden:
-            while lines is not None:
-                lines.begin_with(described, models)
-                if not _fit(index, lines.schema):
-                    raise _UnlikeError
-                tables = chain(_old_tables(index, lines.schema), tables_of(replace(listing, files=tuple(new)), lines))
-                write_tables(listing.filesystem, hidden, lines, tables)
-                lines = lines.with_more_fields(listing.files)
-    except _UnlikeError:
-        return False
-    except ParquetryError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise DatasetError(
-            f"row-group index '{path}': cannot be written: {error}. Check the permissions and the free space."
-        ) from clean_cause(error)
-    return True
+    with suppress(_UnlikeError), new_index_file(listing.filesystem, path) as hidden:
+        while lines is not None:
+            lines.begin_with(described, models)
+            if not _fit(index, lines.schema):
+                raise _UnlikeError
+            tables = chain(_old_tables(index, lines.schema), tables_of(replace(listing, files=tuple(new)), lines))
+            write_tables(listing.filesystem, hidden, lines, tables)
+            lines = lines.with_more_fields(listing.files)
+        return True
+    return False
 
 
 class _UnlikeError(Exception):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -82,19 +82,30 @@ def write_index(
     lines: IndexLines | None = IndexLines(
         listing.filesystem, dict.fromkeys((listing.files[0], listing.files[-1])), columns
     )
+    with new_index_file(listing.filesystem, path) as hidden:
+        while lines is not None:  # once, or again with the fields that only later files have
+            with closing(tables_of(listing, lines)) as tables:
+                write_tables(listing.filesystem, hidden, lines, tables)
+            lines = lines.with_more_fields(listing.files)
+    return path
+
+
+@contextmanager
+def new_index_file(filesystem: pafs.FileSystem, path: str) -> Iterator[str]:
+    """Yields the path to write an index to, which takes the place of the old one when the block ends.
+
+    Raises:
+        DatasetError: it cannot be written.
+    """
     try:
-        with whole_file(path, listing.filesystem) as hidden:
-            while lines is not None:  # once, or again with the fields that only later files have
-                with closing(tables_of(listing, lines)) as tables:
-                    write_tables(listing.filesystem, hidden, lines, tables)
-                lines = lines.with_more_fields(listing.files)
+        with whole_file(path, filesystem) as hidden:
+            yield hidden
     except ParquetryError:
         raise
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(
             f"row-group index '{path}': cannot be written: {error}. Check the permissions and the free space."
         ) from clean_cause(error)
-    return path
 
 
 def write_tables(filesystem: pafs.FileSystem, path: str, lines: IndexLines, tables: Iterable[pa.Table]) -> None:
