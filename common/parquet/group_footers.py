@@ -267,19 +267,19 @@ _groups: LRUCache[tuple[str, int], GroupFooter] = LRUCache(
 )
 
 
-_rooms: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-_rooms_lock = ForkLock()
+_limits: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+_limits_lock = ForkLock()
 
 
-def keep_footers_within(room_bytes: int, owner: object) -> None:
-    """Limits the memory for the footers that this process keeps: to the largest room of the owners that are alive."""
-    with _rooms_lock:
-        _rooms[owner] = room_bytes
-        room_bytes = max(_rooms.values())
+def keep_footers_within(limit_bytes: int, owner: object) -> None:
+    """Limits the memory for the footers that this process keeps: to the largest limit of the owners that are alive."""
+    with _limits_lock:
+        _limits[owner] = limit_bytes
+        limit_bytes = max(_limits.values())
     most = _MOST_STORED_BYTES, _MOST_CUT_BYTES, _MOST_PARSED_BYTES
     caches: tuple[LRUCache[Any, Any], ...] = (_stored, _cuts, _groups)
     for cache, limit in zip(caches, most, strict=True):
-        cache.limit_to(min(limit, room_bytes * limit // sum(most)))
+        cache.limit_to(min(limit, limit_bytes * limit // sum(most)))
 
 
 def kept_footer_bytes() -> int:

@@ -17,7 +17,7 @@ from ..base.errors import PipelineError
 from ..base.process.dataclass import dataclass
 from ..base.progress import progress
 from ..base.text_table import TextTable
-from ..engine.run.moments import Moments
+from ..engine.run.summaries import Moments
 from ..schema.element import OutputField
 from ..schema.field import Shape
 from ..schema.ragged import NestedArray, RaggedArray

@@ -174,14 +174,14 @@ class BlockStore:
         return self._loaded_bytes
 
     @property
-    def _room_bytes(self) -> int:
-        """What loaded blocks may take beside the footers that are kept."""
+    def _block_limit(self) -> int:
+        """The bytes that loaded blocks may take beside the footers that are kept."""
         return self._memory_limit - min(kept_footer_bytes(), self._memory_limit // _FOOTERS_PART)
 
     def admits(self, job: Job) -> bool:
         """Returns whether the blocks that a job needs and that are not loaded yet fit into the budget."""
         new = [read.key for read in job.reads if read.key not in self._handles]
-        return not new or self.loaded_bytes + sum(self._size_of(key)[0] for key in new) <= self._room_bytes
+        return not new or self.loaded_bytes + sum(self._size_of(key)[0] for key in new) <= self._block_limit
 
     def acquire(self, job: Job) -> list[BlockHandle]:
         """Returns the blocks of a job, and holds them until `release`."""
@@ -212,7 +212,7 @@ class BlockStore:
     def read_ahead(self) -> None:
         """Starts loading the next blocks of each stream, as far as the budget allows."""
         for key, stream in list(self._behind.items()):
-            if self._loaded_bytes + stream.run_bytes <= self._room_bytes:
+            if self._loaded_bytes + stream.run_bytes <= self._block_limit:
                 del self._behind[key]
                 if len(stream.blocks) > 1:
                     self._further[key] = stream
@@ -233,7 +233,7 @@ class BlockStore:
         else:
             run = next(self._runs(self._run_from(following, stream.run_blocks)))
             stream.run_bytes = sum(handle.num_bytes for handle in run)
-            if self._loaded_bytes + stream.run_bytes > self._room_bytes:
+            if self._loaded_bytes + stream.run_bytes > self._block_limit:
                 self._behind[key] = stream
                 return
             self._start(run)

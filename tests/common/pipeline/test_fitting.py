@@ -208,3 +208,10 @@ def test_pipelines_whose_rows_are_not_fixed_are_refused(drive: Pipeline) -> None
         TrainingStatistics.from_json({"version": 1})
     with pytest.raises(PipelineError, match="Update parquetry if a later release wrote it"):
         TrainingStatistics.from_json({"version": 2})
+
+
+def test_numbers_whose_squares_overflow_have_finite_statistics(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1.7e308, -1.7e308] * 20}), tmp_path / "x.parquet", row_group_size=7)
+    stats = Pipeline(tmp_path / "x.parquet").fit("x")["x"]
+    assert stats.mean == pytest.approx(0, abs=1e293)
+    assert stats.std == pytest.approx(1.7e308)

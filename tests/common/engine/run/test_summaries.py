@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parquetry.common.engine.run.quantiles import QuantileSketch
+from parquetry.common.engine.run.summaries import QuantileSketch
 
 
 def sketch_of(values: np.ndarray, size: int) -> QuantileSketch:
