@@ -31,12 +31,10 @@ from ...stages.steps import Step, ValueStep
 from ...stages.tokenize import TokenizeStep
 from ...stages.transform import TransformStep
 from ..columns.batch import Column, cut_column
-from .cast import compute_cast
-from .encode import compute_codes
-from .hash_encode import compute_hash_codes
+from .encode import compute_codes, compute_hash_codes
 from .image_columns import SizeCheck, apply_images, gather_images
 from .lengths import check_lengths
-from .numbers import compute_buckets, compute_clipped, compute_standardized
+from .numbers import compute_buckets, compute_cast, compute_clipped, compute_standardized
 from .pack import apply_pack, gather_packed
 from .random_numbers import ItemKeys
 from .shaping import apply_nulls, apply_pad, apply_permute, pad_batches

@@ -1,4 +1,4 @@
-"""Encodes values as their codes in a vocabulary."""
+"""Encodes values as their codes in a vocabulary, or by their hash."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pyarrow as pa
 from ...base.memory.arrow_views import as_arrow
 from ...schema.element import OutputField
 from ...stages.encode import EncodeStep
+from ...stages.hash_encode import HashEncodeStep
+from ...stages.predicates.column_predicates import hash_column
 from ..columns.batch import Strings
 from .values import Computed, Values
 
@@ -30,6 +32,12 @@ def compute_codes(step: EncodeStep, values: Values) -> Computed:
         )
 
     return Computed(codes, missing, refusal)
+
+
+def compute_hash_codes(step: HashEncodeStep, values: Values) -> Computed:
+    """Returns ``hash % buckets`` of values, int64."""
+    hashes = hash_column(to_arrow(values, code_type(step.field)), step.seed)
+    return Computed((hashes % np.uint64(step.buckets)).astype(np.int64))
 
 
 def code_type(field: OutputField) -> pa.DataType:
