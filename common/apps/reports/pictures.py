@@ -22,7 +22,7 @@ from ...storage.whole_files import whole_file
 from .rows import preview
 
 
-class Tokenizer(Protocol):
+class TokenDecoder(Protocol):
     """Decodes tokens to text, like ``tokenizers.Tokenizer``."""
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -122,7 +122,7 @@ def save_png(pixels: np.ndarray, path: str | os.PathLike[str]) -> None:
         raise DatasetError(f"picture {os.fspath(path)}: cannot be written: {error}") from error
 
 
-def decoded_tokens(values: Any, tokenizer: Tokenizer) -> str:
+def decoded_tokens(values: Any, tokenizer: TokenDecoder) -> str:
     """Decodes a list of tokens. A missing token or list becomes ``null``."""
     if values is None:
         return "null"
@@ -131,7 +131,7 @@ def decoded_tokens(values: Any, tokenizer: Tokenizer) -> str:
     return " ".join(map(str.strip, texts)) if len(texts) > 1 else "".join(texts)
 
 
-def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
+def load_tokenizer(path: str | os.PathLike[str]) -> TokenDecoder:
     """Loads a Hugging Face tokenizer from its ``tokenizer.json``.
 
     Raises:
@@ -139,13 +139,13 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
         DatasetError: the file does not exist, or is not a tokenizer.
     """
     try:
-        from tokenizers import Tokenizer as HuggingFaceTokenizer
+        from tokenizers import Tokenizer
     except ImportError as error:
         raise CodecUnavailableError(
             "plot: tokens need the library tokenizers, which is not installed. Run: pip install tokenizers"
         ) from error
     try:
-        made: Tokenizer = HuggingFaceTokenizer.from_file(os.fspath(path))
+        made: TokenDecoder = Tokenizer.from_file(os.fspath(path))
     except Exception as error:  # the library raises bare exceptions
         raise DatasetError(f"tokenizer {os.fspath(path)}: expected a tokenizer.json, got: {error}") from error
     return made
