@@ -60,7 +60,7 @@ def _check_same(stored: UnischemaField, added: UnischemaField, where: str) -> No
         dtype_to_json(stored.dtype) == dtype_to_json(added.dtype)
         and stored.shape == added.shape
         and _codec_of(stored) == _codec_of(added)
-        and None in (stored.dims, added.dims, *([None] if stored.dims == added.dims else []))
+        and (stored.dims == added.dims or None in (stored.dims, added.dims))
         and (stored.nullable or not added.nullable)
     )
     if not is_like:
