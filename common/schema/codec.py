@@ -58,6 +58,7 @@ class Codec(PlainFields):
             plain Arrow values (scalars, strings, lists).
         costly: whether decoding costs far more than a copy (compressed images, zip), so spreading it over workers pays.
         takes_encoded: whether a row may hold the ``bytes`` to store instead of an array.
+        in_column: whether a field has a column of its own in the Parquet files.
     """
 
     refusal: ClassVar[type[ParquetryError]] = SchemaError
@@ -65,6 +66,7 @@ class Codec(PlainFields):
     coded: ClassVar[bool] = True
     costly: ClassVar[bool] = False
     takes_encoded: ClassVar[bool] = False
+    in_column: ClassVar[bool] = True
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
