@@ -42,6 +42,7 @@ _LIBRARIES = {
     "torch": "ParquetPipe, ParquetIterable, ParquetMap",
     "torchdata": "ParquetNode",
     "imagecodecs": "PNG with more than one 16-bit channel",
+    "av": "frames of videos",
     "fsspec": "stores that pyarrow does not support",
     "deltalake": "from_delta",
     "pyiceberg": "from_iceberg",
