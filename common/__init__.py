@@ -29,6 +29,8 @@ if TYPE_CHECKING:
         TensorCodec,
         Unischema,
         UnischemaField,
+        VideoCodec,
+        VideoReference,
     )
     from .schema.ragged import NestedArray, RaggedArray
     from .schema.training_statistics import TrainingStatistics
@@ -54,6 +56,8 @@ __all__ = [
     "TrainingStatistics",
     "Unischema",
     "UnischemaField",
+    "VideoCodec",
+    "VideoReference",
     "contains",
     "cu_seqlens",
     "describe",
@@ -90,6 +94,8 @@ __getattr__, __dir__ = lazy_names(
             "TensorCodec",
             "Unischema",
             "UnischemaField",
+            "VideoCodec",
+            "VideoReference",
         ),
         ".schema.ragged": ("NestedArray", "RaggedArray"),
         ".schema.training_statistics": ("TrainingStatistics",),

@@ -44,11 +44,12 @@ from ..parquet.footers import (
 from ..parquet.group_footers import FileFooter, GroupFooter, read_group_footer, read_stored_footer, stored_footers
 from ..parquet.int96 import footer_schema, has_nanoseconds
 from ..parquet.nested import usual_type, variable, wide
-from ..schema.dtypes import is_bytes
+from ..schema.dtypes import is_bytes, is_text
 from ..schema.field import Unischema, UnischemaField, match_names, schema_from_metadata
-from ..schema.infer import flatten_fields, infer_fields
+from ..schema.infer import flatten_fields, infer_field, infer_fields
 from ..schema.petastorm_metadata import schema_from_petastorm
 from ..schema.ragged import ends_of
+from ..schema.video import FrameCodec
 from ..storage.file_cache import user_cache
 from ..storage.file_versions import FileVersion, changed, current_version
 from ..storage.files import DataFile, FileListing, list_files, warn_of_splits
@@ -265,13 +266,16 @@ class StoredDataset:
         """The types to read columns in whose files differ, where a schema or the user declares one."""
         return _types_of(self._declared or ())
 
-    def declaring(self, fields: Iterable[UnischemaField], cast: Collection[str] = ()) -> StoredDataset:
-        """Returns this dataset with other types where files differ.
+    def declaring(self, fields: Collection[UnischemaField], cast: Collection[str] = ()) -> StoredDataset:
+        """Returns this dataset with other types where files differ, and with the declared fields of frames.
 
         Args:
             fields: the fields that the user declares.
             cast: see `unify_schemas`.
         """
+        frames = [field for field in fields if not field.storage.in_column]
+        if frames:
+            return self._with_frames(frames).declaring([field for field in fields if field not in frames], cast)
         types = _types_of(fields)
         if self.table is not None or not (types or cast):
             return self
@@ -283,12 +287,66 @@ class StoredDataset:
         dataset._is_declared = True
         return self if dataset._unified == self._unified else dataset
 
+    def _with_frames(self, fields: Sequence[UnischemaField]) -> StoredDataset:
+        schema, refused, partitions = self._described
+        others = {name: field for name, field in schema.fields.items() if name not in {each.name for each in fields}}
+        dataset = copy.copy(self)
+        for name in ("types", "image_bytes", "frame_columns", "fingerprint"):
+            dataset.__dict__.pop(name, None)
+        dataset.__dict__["_described"] = Unischema(schema.name, [*others.values(), *fields]), refused, partitions
+        for field in fields:
+            if field.name in others or field.name in self.stored_names:
+                raise SchemaError(
+                    f"field '{field.name}': expected a name that no column has, because its values are frames of "
+                    "videos. Give it another name."
+                )
+            dataset.read_fields([field])
+        return dataset
+
+    @cached_property
+    def frame_columns(self) -> dict[str, tuple[str, ...]]:
+        """The fields whose values are frames of videos, each with the columns that say where they are."""
+        return {
+            field.name: codec.columns(field) for field in self.schema if isinstance(codec := field.storage, FrameCodec)
+        }
+
+    def read_names(self, names: Sequence[str]) -> list[str]:
+        """Returns the columns to read for fields, by name: their own, and those that say where their frames are."""
+        if not self.frame_columns:
+            return list(names)
+        return list(dict.fromkeys(column for name in names for column in self.frame_columns.get(name, (name,))))
+
+    def read_fields(self, fields: Sequence[UnischemaField]) -> list[UnischemaField]:
+        """Returns the fields to read as columns for the given ones, as `read_names` does.
+
+        Raises:
+            SchemaError: a column that says where frames are is missing, or has no type that can say it.
+        """
+        own = {field.name: field for field in fields if field.storage.in_column}
+        for field in fields:
+            for place, name in enumerate(self.frame_columns.get(field.name, ())):
+                own.setdefault(name, self._frame_column(field, name, is_file=place == 0 and field.storage.names_files))
+        return list(own.values())
+
+    def _frame_column(self, field: UnischemaField, name: str, *, is_file: bool) -> UnischemaField:
+        kind = self.types.get(name)
+        made = None if kind is None else infer_field(name, pa.field(name, kind))
+        fits = made is not None and not made.shape
+        if made is None or not fits or is_text(made.dtype) != is_file:
+            raise SchemaError(
+                f"field '{field.name}': expected a column '{name}' of {'text' if is_file else 'numbers or durations'}, "
+                f"which says where its frames are, got {'no such column' if made is None else kind}. Correct the "
+                f"name in {field.codec}."
+            )
+        return made
+
     @property
     def missing(self) -> dict[str, SomeFiles]:
         """The fields of the schema that some files lack, with these files. The fields are null there."""
         if self.table is not None:
             return {}
-        return missing_columns((name for name in self.schema.fields if name not in self.partitions), self._schemas)
+        columns = self.schema.fields.keys() - self.partitions.keys() - self.frame_columns.keys()
+        return missing_columns((name for name in self.schema.fields if name in columns), self._schemas)
 
     @property
     def unlike_files(self) -> list[int]:
@@ -321,7 +379,7 @@ class StoredDataset:
         """The columns of every file that the metadata leaves out, so that they are no fields."""
         if self.table is not None or self._declared is None:
             return []
-        known = {**self.schema.fields, **self.refused}
+        known = {*self.schema.fields, *self.refused, *(name for each in self.frame_columns.values() for name in each)}
         return undeclared(known, (path for path, _ in self._unified[0]))
 
     @property

@@ -11,6 +11,9 @@ import numpy as np
 from ..base.native.library import is_compiled
 from ..dataset.file_schemas import types_text
 from ..dataset.store_reads import fetched_ranges
+from ..dataset.video.frames import EncodedFrames
+from ..engine.columns.video_column import kept_bytes
+from ..engine.read.fetch import Fetcher
 from ..plan.block_reads import BlockKey
 from ..plan.mixed_plan import Mixture
 from ..plan.options import Options
@@ -65,6 +68,7 @@ def explain_dataset(pipeline: Explained) -> str:
             *_order(plan),
             *_memory(plan, pipeline.options.memory_bytes),
             *_decoding(plan),
+            *_videos(plan, pipeline.options.memory_bytes),
             *_elements(plan),
         ]
     )
@@ -149,7 +153,8 @@ def _requests(plan: Plan) -> list[str]:
     row_groups = np.flatnonzero(np.diff(plan.selection.items_before) > 0)
     if not dataset.remote or dataset.table is not None or dataset.index is not None or not len(row_groups):
         return []
-    names = [field.name for field in plan.program.fields if field.name not in dataset.partitions]
+    names = dataset.read_names([field.name for field in plan.program.fields])
+    names = [name for name in names if name not in dataset.partitions]
     sample = row_groups[np.unique(np.linspace(0, len(row_groups) - 1, _MOST_BLOCKS).astype(int))].tolist()
     ranges = [fetched_ranges(dataset, [row_group], names, frozenset(names)) for row_group in sample]
     fetched = sum(end - first for each in ranges for first, end in each)
@@ -277,6 +282,22 @@ def _decoding(plan: Plan) -> list[str]:
     lines = [f"decode: {each.step}" for each in plan.program.inputs if each.step is not None]
     by = "the compiled core" if is_compiled() else "numpy; run `parquetry doctor` to see why not by the compiled core"
     return [*lines, f"rows copied by: {by}"]
+
+
+def _videos(plan: Plan, memory_limit: int) -> list[str]:
+    """Says what it costs to decode frames of videos, as in the first row group of the selection."""
+    fields = [field for field in plan.program.fields if not field.storage.in_column]
+    row_groups = np.flatnonzero(np.diff(plan.selection.items_before) > 0)
+    if not fields or not len(row_groups):
+        return []
+    columns = Fetcher(plan.dataset, fields).fetch(int(row_groups[0]), None).columns
+    frames = [part for part in columns if isinstance(part, EncodedFrames)]
+    kept = bytes_text(kept_bytes(fields, memory_limit))
+    return [
+        f"video: '{field.name}' decodes {part.decoded / max(part.needed, 1):.1f} frames for each one that is needed, "
+        f"and keeps up to {kept} of them for later items of a block"
+        for field, part in zip(fields, frames, strict=True)
+    ]
 
 
 def _mixing(mixture: Mixture) -> str:

@@ -4,6 +4,7 @@ from .codec import Codec
 from .codecs import CompressedNdarrayCodec, ListCodec, NdarrayCodec, ScalarCodec, TensorCodec
 from .field import Unischema, UnischemaField
 from .images import CompressedImageCodec
+from .video import VideoCodec, VideoReference
 
 __all__ = [
     "Codec",
@@ -15,4 +16,6 @@ __all__ = [
     "TensorCodec",
     "Unischema",
     "UnischemaField",
+    "VideoCodec",
+    "VideoReference",
 ]

@@ -59,6 +59,7 @@ class Codec(PlainFields):
         costly: whether decoding costs far more than a copy (compressed images, zip), so spreading it over workers pays.
         takes_encoded: whether a row may hold the ``bytes`` to store instead of an array.
         in_column: whether a field has a column of its own in the Parquet files.
+        names_files: whether the first of the columns that stand for it names files.
     """
 
     refusal: ClassVar[type[ParquetryError]] = SchemaError
@@ -67,6 +68,7 @@ class Codec(PlainFields):
     costly: ClassVar[bool] = False
     takes_encoded: ClassVar[bool] = False
     in_column: ClassVar[bool] = True
+    names_files: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)

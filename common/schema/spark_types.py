@@ -77,6 +77,11 @@ def spark_arrow_type(field: CodedField) -> pa.DataType:
     Raises:
         SchemaError: Spark has no such type.
     """
+    if not field.storage.in_column:
+        raise SchemaError(
+            f"field '{field.name}': Spark writes no videos, got {type(field.storage).__name__}. Write such a field "
+            "with write_dataset(), or store each frame with CompressedImageCodec()."
+        )
     return as_spark_takes_it(field.storage.arrow_type(field), field=field.name)
 
 

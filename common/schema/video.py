@@ -70,6 +70,10 @@ class FrameCodec(Codec):
         """Returns the names of the columns that say where each frame of the field is."""
         raise NotImplementedError
 
+    def levels(self) -> np.ndarray | None:
+        """Returns what each stored number of a pixel stands for; ``None`` = itself."""
+        return None
+
     def places(self, columns: Sequence[pa.Array]) -> FramePlaces:
         """Returns where the frames of rows are, given the values of `columns`.
 
@@ -80,12 +84,6 @@ class FrameCodec(Codec):
 
     def arrow_type(self, field: CodedField) -> pa.DataType:
         return pa.null()
-
-    def encode(self, field: CodedField, value: object) -> Any:
-        raise SchemaError(
-            f"field '{field.name}': {type(self).__name__} reads frames and writes none. Write the columns "
-            f"{', '.join(map(repr, self.columns(field)))} instead, or use VideoCodec()."
-        )
 
 
 @dataclass(frozen=True)
@@ -110,6 +108,7 @@ class VideoReference(FrameCodec):
     """
 
     kind: ClassVar[str] = "video_reference"
+    names_files: ClassVar[bool] = True
     file: str
     time: str | None = None
     frame: str | None = None
@@ -167,6 +166,7 @@ class VideoCodec(FrameCodec):
     """
 
     kind: ClassVar[str] = "video"
+    names_files: ClassVar[bool] = True
     codec: str = "av1"
     gop: int = 2
     crf: int = 30
@@ -185,19 +185,21 @@ class VideoCodec(FrameCodec):
                     f"codec of field '{field.name}': expected {name} from {least} to {most}, got "
                     f"{getattr(self, name)!r}."
                 )
-        if field.dtype != np.uint8 or tuple(field.shape[2:]) != (3,):
+        height, width, *channels = field.shape
+        if field.dtype != np.uint8 or channels != [3] or height is None or width is None or height % 2 or width % 2:
             raise SchemaError(
-                f"codec of field '{field.name}': VideoCodec writes frames of uint8 and shape (H, W, 3), got "
-                f"{field.dtype} of shape {field.shape}."
-            )
-        if any(axis is not None and axis % 2 for axis in field.shape[:2]):
-            raise SchemaError(
-                f"codec of field '{field.name}': expected an even height and width, which videos store, got "
-                f"{field.shape}. Crop or pad the frames by one."
+                f"codec of field '{field.name}': VideoCodec writes frames of uint8 and shape (H, W, 3) with an even "
+                f"height and width, got {field.dtype} of shape {field.shape}. Crop or pad them."
             )
 
     def columns(self, field: CodedField) -> tuple[str, ...]:
         return f"{field.name}__file", f"{field.name}__frame"
+
+    def arrow_type(self, field: CodedField) -> pa.DataType:
+        return pa.binary()  # of the pixels, on their way to the encoder
+
+    def encode(self, field: CodedField, value: object) -> Any:
+        return np.ascontiguousarray(value).tobytes()
 
     def places(self, columns: Sequence[pa.Array]) -> FramePlaces:
         names, numbers = columns
@@ -222,6 +224,8 @@ class EpisodeVideo(FrameCodec):
         episodes: the numbers of the episodes, ascending.
         file: for each of these, the number of its file in ``files``.
         start_s: for each of these, the second of the file at which it begins.
+        depth: for a field of float32 depths in mm, how 12-bit numbers stand for them: the least and the largest depth
+            in m, a shift, and whether the scale is logarithmic; ``None`` = an ordinary camera.
         root: the directory or URL of the files; ``None`` = the dataset's own.
     """
 
@@ -231,7 +235,29 @@ class EpisodeVideo(FrameCodec):
     episodes: tuple[int, ...]
     file: tuple[int, ...]
     start_s: tuple[float, ...]
+    depth: tuple[float, float, float, bool] | None = None
     root: str | None = None
+
+    def check_field(self, field: CodedField) -> None:
+        if self.depth is None:
+            super().check_field(field)
+        elif field.dtype != np.float32 or len(field.shape) != 3 or field.shape[2] != 1:
+            raise SchemaError(
+                f"codec of field '{field.name}': expected depths of float32 and shape (H, W, 1), got {field.dtype} of "
+                f"shape {field.shape}."
+            )
+
+    def levels(self) -> np.ndarray | None:
+        if self.depth is None:
+            return None
+        least, most, shift, is_log = self.depth
+        scale = np.array([least, most], np.float64)
+        bounds = np.log(scale + shift) if is_log else scale
+        steps = np.arange(_DEPTHS, dtype=np.float32) * np.float32((bounds[1] - bounds[0]) / (_DEPTHS - 1))
+        metres = steps + np.float32(bounds[0])
+        metres = np.exp(metres) - np.float32(shift) if is_log else metres
+        levels: np.ndarray = np.rint(np.clip(metres, least, most) * np.float32(1000)).clip(0, _MOST_MM)
+        return levels.astype(np.float32)
 
     def columns(self, field: CodedField) -> tuple[str, ...]:
         return "episode_index", "frame_index", "timestamp"
@@ -255,7 +281,7 @@ class EpisodeVideo(FrameCodec):
         )
 
     def to_json(self) -> dict[str, Any]:
-        names = ("fps", "files", "episodes", "file", "start_s", "root")
+        names = ("fps", "files", "episodes", "file", "start_s", "depth", "root")
         values = {name: getattr(self, name) for name in names}
         return {
             "kind": self.kind,
@@ -264,9 +290,12 @@ class EpisodeVideo(FrameCodec):
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Codec:
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in parameters.items()})
+        values = {name: tuple(each) if isinstance(each, list) else each for name, each in parameters.items()}
+        return cls(**values)  # type: ignore[arg-type]  # as `to_json` wrote them
 
 
+_DEPTHS = 1 << 12
+_MOST_MM = float(np.iinfo(np.uint16).max)
 _SAME_S = 1e-4  # LeRobot's own tolerance
 _FLOAT32_ERROR = float(np.finfo(np.float32).eps)
 

@@ -94,11 +94,22 @@ class ClientPipelines:
         return key, pipeline
 
 
+def _checked(stage: Stage) -> Stage:
+    """Returns the stage, unless it names files that the server would read."""
+    for field in stage.declared:
+        if not field.storage.in_column:
+            raise PipelineError(
+                f"{stage.verb}: field '{field.name}': a client cannot say which videos to read, got "
+                f"{type(field.storage).__name__}. Declare the field in the pipeline that the server serves."
+            )
+    return stage
+
+
 def _stage(value: Any) -> Stage:
     verb = value.get("verb") if isinstance(value, dict) else None
     check_sendable(str(verb))  # before reading any of it: other stages may contain code
     try:
-        return stage_from_json(value)
+        return _checked(stage_from_json(value))
     except ParquetryError:
         raise
     except Exception as error:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ..base.errors import PipelineError, SchemaError
 from ..schema.field import Unischema, UnischemaField, schema_to_metadata
+from ..schema.video import VideoCodec
 
 _COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd", "auto")
 _PAGE_BYTES = 1 << 20
@@ -43,12 +44,28 @@ def core_schema(schema: object) -> Unischema:
 
 def arrow_schema(schema: Unischema, *, without: Collection[str] = ()) -> pa.Schema:
     """The schema of the files: every field except ``without``, and the JSON of all fields as metadata."""
-    columns = [
-        pa.field(field.name, field.storage.arrow_type(field), field.nullable)
-        for field in schema
-        if field.name not in without
-    ]
+    columns = [column for field in schema if field.name not in without for column in _columns_of(field)]
     return pa.schema(columns, metadata=schema_to_metadata(schema))
+
+
+def _columns_of(field: UnischemaField) -> list[pa.Field]:
+    if field.storage.in_column:
+        return [pa.field(field.name, field.storage.arrow_type(field), field.nullable)]
+    if not isinstance(field.storage, VideoCodec):
+        return []  # fields of their own say where its values are
+    file, frame = field.storage.columns(field)
+    return [pa.field(file, pa.string(), field.nullable), pa.field(frame, pa.int64(), field.nullable)]
+
+
+def values_schema(schema: Unischema) -> tuple[Unischema, pa.Schema]:
+    """The fields that rows give values for, and the Arrow types of these values before they are put into files.
+
+    Other fields are frames of videos that are there already.
+    """
+    given = Unischema(
+        schema.name, [each for each in schema if each.storage.in_column or isinstance(each.storage, VideoCodec)]
+    )
+    return given, pa.schema([pa.field(each.name, each.storage.arrow_type(each), each.nullable) for each in given])
 
 
 def check_compression(compression: str | None) -> str:
@@ -72,12 +89,14 @@ def writer_options(schema: Unischema, stored: pa.Schema, compression: str, first
         first: the first row group of the file; the size of its values determines how many are written at once, and
             a sample of them whether raw arrays are compressed.
     """
-    plain = [path for column in stored if not schema[column.name].storage.coded for path in _leaf_paths(column)]
+    fields = {column.name: schema.fields.get(column.name) for column in stored}  # None for the places of frames
+    coded = {name for name, field in fields.items() if field is not None and field.storage.coded}
+    plain = [path for column in stored if column.name not in coded for path in _leaf_paths(column)]
     return {
         "compression": {
             path: codec
             for column in stored
-            for codec in [_compression_of(schema[column.name], compression, first.column(column.name))]
+            for codec in [_compression_of(fields[column.name], compression, first.column(column.name))]
             for path in _leaf_paths(column)
         },
         "use_dictionary": plain or False,
@@ -88,12 +107,13 @@ def writer_options(schema: Unischema, stored: pa.Schema, compression: str, first
     }
 
 
-def _compression_of(field: UnischemaField, compression: str, values: pa.ChunkedArray) -> str:
-    if field.storage.coded and field.storage.costly:
+def _compression_of(field: UnischemaField | None, compression: str, values: pa.ChunkedArray) -> str:
+    is_coded = field is not None and field.storage.coded
+    if field is not None and is_coded and field.storage.costly:
         return "NONE"
     if compression != "auto":
         return compression.upper()
-    return "ZSTD" if not field.storage.coded or _shrinks(values) else "NONE"
+    return "ZSTD" if not is_coded or _shrinks(values) else "NONE"
 
 
 def _shrinks(values: pa.ChunkedArray) -> bool:

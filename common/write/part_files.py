@@ -18,6 +18,7 @@ from ..schema.plain import integer
 from .file_format import writer_options
 from .row_groups import RowGroupBuffer, RowGroupLimit
 from .staging import Staging, storage_errors
+from .videos import VideoWriters
 
 MAX_PARTS = 100_000  # with five digits, the names sort in order
 
@@ -53,11 +54,13 @@ class Part:
         self._format = file_format
         self._stream: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None
+        self._videos = VideoWriters(staging, relative, file_format.schema)
         self.closed = False
         self.row_groups = 0
 
     def write(self, rows: pa.Table) -> None:
         """Writes the rows as one row group. If there are none, only creates the file."""
+        rows = self._videos.write(rows)
         with storage_errors("writing", f"{self._staging.root}/{self._relative}"):
             if self._writer is None:
                 options = writer_options(self._format.schema, self._format.stored, self._format.compression, rows)
@@ -74,6 +77,7 @@ class Part:
         self.closed = True
         with storage_errors("writing", f"{self._staging.root}/{self._relative}"):
             try:
+                self._videos.close()
                 if self._writer is not None:
                     self._writer.close()
             finally:
@@ -83,6 +87,7 @@ class Part:
 
     def abandon(self) -> None:
         """Closes the file, which will be deleted, and ignores errors of the file system. Idempotent."""
+        self._videos.abandon()
         with contextlib.suppress(DatasetError):
             self.close()
 

@@ -25,7 +25,7 @@ from ..schema.plain import data_frame_kind
 from ..storage.filesystem import resolve
 from .appending import Appending
 from .chunks import WHOLE_CHUNK_ROWS, RowBuffer, column_chunks
-from .file_format import arrow_schema, check_compression, core_schema
+from .file_format import arrow_schema, check_compression, core_schema, values_schema
 from .part_files import FileFormat, OpenParts, Partition, checked_files
 from .partition import check_partition_fields, null_directory, split_by_partition
 from .petastorm import petastorm_metadata, petastorm_schema
@@ -111,7 +111,7 @@ class DatasetWriter:
             self._appending = Appending(resolved, path, schema, self._keys, petastorm_compatible=petastorm_compatible)
             schema = self._appending.schema
         self._schema = schema
-        self._all_columns = arrow_schema(schema)
+        self._values, self._all_columns = values_schema(schema)
         self._format = FileFormat(
             schema=schema,
             stored=arrow_schema(schema, without=self._keys),
@@ -186,7 +186,7 @@ class DatasetWriter:
         with self._aborting():  # the caller cannot change values between the rows, so none is copied
             for start in range(0, len(rows), WHOLE_CHUNK_ROWS):
                 chunk = rows[start : start + WHOLE_CHUNK_ROWS]
-                self._write_columns(columns_of_rows(self._schema, chunk, first_row=self._rows))
+                self._write_columns(columns_of_rows(self._values, chunk, first_row=self._rows))
 
     def write_columns(self, columns: Mapping[str, Any] | pa.Table) -> None:
         """Writes columns: arrays with a leading row axis, sequences, or Arrow arrays, all of one length.
@@ -245,7 +245,7 @@ class DatasetWriter:
         with contextlib.ExitStack() as stack:
             with self._aborting():
                 if not self._partitions:
-                    self._partition(null_directory(self._keys)).write_row_group(self._format.stored.empty_table())
+                    self._partition(null_directory(self._keys)).write_row_group(self._no_rows())
                 self._finish_files()
                 if self._appending is None:
                     self._write_common_metadata()
@@ -289,11 +289,11 @@ class DatasetWriter:
         rows = self._waiting.take()
         if rows:
             with self._aborting():
-                self._store(encode_rows(self._schema, rows, first_row=self._rows))
+                self._store(encode_rows(self._values, rows, first_row=self._rows))
 
     def _write_columns(self, columns: Mapping[str, Any]) -> None:
-        for chunk in column_chunks(self._schema, columns, column_length(self._schema, columns)):
-            self._store(encode_columns(self._schema, chunk, first_row=self._rows))
+        for chunk in column_chunks(self._values, columns, column_length(self._values, columns)):
+            self._store(encode_columns(self._values, chunk, first_row=self._rows))
 
     def _as_stored(self, table: object) -> pa.Table:
         """Returns the columns of all fields, in the types that are stored."""
@@ -345,6 +345,10 @@ class DatasetWriter:
             largest = max(self._partitions.values(), key=lambda partition: partition.waiting_bytes)
             waiting -= largest.waiting_bytes
             largest.finish_files()
+
+    def _no_rows(self) -> pa.Table:
+        columns = [column for column in self._all_columns if column.name not in self._keys]
+        return pa.schema(columns).empty_table()
 
     def _finish_files(self) -> None:
         for partition in self._partitions.values():

@@ -30,6 +30,8 @@ from ...schema import (
     ScalarCodec,
     TensorCodec,
     UnischemaField,
+    VideoCodec,
+    VideoReference,
 )
 from ...stages.predicates.column_predicates import ColumnPredicate, contains, hash_split
 from ..tools.copying import conditions
@@ -46,6 +48,8 @@ _MAKERS: Mapping[str, Callable[..., Any]] = {
     "ScalarCodec": ScalarCodec,
     "TensorCodec": TensorCodec,
     "UnischemaField": UnischemaField,
+    "VideoCodec": VideoCodec,
+    "VideoReference": VideoReference,
     "contains": contains,
     "date": datetime.date,
     "datetime": datetime.datetime,

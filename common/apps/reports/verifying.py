@@ -274,7 +274,9 @@ class _Checker:
         self._before = plan.selection.items_before
         self._elements = whole.at_epoch(0)
         self._round_trips = round_trips
-        self._again = [field for field in self._fields if field.storage.coded and not _is_lossy(field)]
+        self._again = [
+            field for field in self._fields if field.storage.coded and field.storage.in_column and not _is_lossy(field)
+        ]
 
     def check(self, row_group: int) -> tuple[list[Damage], int, int]:
         """Returns the damages in a row group, the number of round trips, and the compressed bytes."""

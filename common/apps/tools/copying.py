@@ -270,6 +270,13 @@ def plan_copy(
         fields = list(_plan(pipeline).program.fields)
     else:
         fields = [dataset.schema[name] for name in dataset.match(_as_list(field_regex))]
+    for field in fields:
+        if not field.storage.in_column:
+            raise PipelineError(
+                f"copy: field '{field.name}': expected values in the Parquet files, got frames of videos beside them. "
+                "Leave the field out with --field-regex, or encode its frames anew with write_dataset(url, schema, "
+                "Pipeline(...))."
+            )
     keys = _as_list(partition_by) or []
     if partition_by is None:
         keys = [field.name for field in fields if field.name in dataset.partitions]

@@ -17,6 +17,7 @@ from ...base.memory.arrow_views import as_numpy, is_number
 from ...schema.codecs import ReadListCodec
 from ...schema.dtypes import is_string_like
 from ...schema.field import UnischemaField
+from ...schema.video import FrameCodec
 from ..read.file_cells import Part
 from .coded_column import CodedColumn
 from .fixed_column import FixedColumn
@@ -26,6 +27,7 @@ from .null_elements import FlaggedColumn, KeptColumn, filled, flagged
 from .plain_numbers import as_arrays, fixed_parts, is_plain, numbers_of, plain_numbers, validity_of
 from .protocols import BlockColumn, DecodeContext
 from .stored_values import IntactRows
+from .video_column import VideoColumn
 
 
 def block_column(
@@ -45,6 +47,8 @@ def block_column(
     if numbers is not None:  # most columns of a wide table
         return FixedColumn(numbers, None)
     codec = field.storage
+    if isinstance(codec, FrameCodec):
+        return VideoColumn(field, parts, context)
     if isinstance(codec, ReadListCodec) and codec.nulls != "error":
         return _without_null_elements(field, codec, as_arrays(parts), context)
     if field.shape == () and not codec.coded:

@@ -98,6 +98,39 @@ class SharedRows:
         places.fill(kept)
         return True
 
+    def get(self, row: int) -> np.ndarray | None:
+        """Returns the row's value, or ``None`` if it is not kept."""
+        return self._rows.get(row)
+
+    def has_room(self, num_bytes: int) -> bool:
+        """Returns whether a value of this size can be kept."""
+        return self._bytes + num_bytes <= self._limit_bytes
+
+    def keep(self, row: int, like: np.ndarray, decode: Callable[[np.ndarray], None]) -> np.ndarray | None:
+        """Decodes a value and keeps it, or returns ``None`` if there is no room for it.
+
+        Args:
+            like: an array of its dtype and shape.
+        """
+        with self._lock:
+            if not self.has_room(like.nbytes):
+                return None
+            self._bytes += like.nbytes
+        value = self._place(like)
+        decode(value)
+        self._rows[row] = value
+        return value
+
+    def drop(self, row: int) -> None:
+        """Drops a row's value, which nobody needs any more, so that another one may take its memory."""
+        with self._lock:
+            value = self._rows.pop(row, None)
+            if value is None:
+                return
+            self._bytes -= value.nbytes
+            if value.nbytes >= _LARGE_BYTES:
+                self._free.append(value.reshape(-1).view(np.uint8))
+
     def _place(self, like: np.ndarray) -> np.ndarray:
         """Returns memory for one more row. Large rows reuse memory, because new pages would cost more than the copy."""
         if like.nbytes < _LARGE_BYTES:

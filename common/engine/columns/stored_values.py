@@ -17,6 +17,7 @@ from ...base.native.jpeg import Parts
 from ...base.native.library import address_of
 from ...base.process.dataclass import dataclass
 from ...base.process.forks import cached_property
+from ...dataset.video.frames import EncodedFrames
 from ...parquet.native_decode import OrderedNumbers
 from ...plan.selection.rows import RowNumbers
 from ...schema.codec import Codec
@@ -45,8 +46,9 @@ class StoredValues:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._start = ends_of([len(part) for part in parts])
-        # This leaves nothing out, because plain numbers are not encoded, but type checkers cannot know that.
-        encoded = [part for part in parts if not isinstance(part, np.ndarray | OrderedNumbers)]
+        # This leaves nothing out, because numbers are not encoded and frames have columns of their own, but type
+        # checkers cannot know that.
+        encoded = [part for part in parts if not isinstance(part, np.ndarray | OrderedNumbers | EncodedFrames)]
         cells = [cells_of(part) if isinstance(part, pa.Array) else part for part in encoded]
         self._starts = np.concatenate([_NOTHING, *(each.starts for each in cells)])
         self._ends = np.concatenate([_NOTHING, *(each.ends for each in cells)])

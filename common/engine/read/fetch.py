@@ -40,6 +40,7 @@ from .kept_tables import KeptTables, StoredTables, microsecond_fields, table_key
 from .large_blocks import LargeColumns, LargeReader
 from .list_reader import ListReader
 from .native_reader import NativeColumnReader
+from .video_reader import VideoReader
 
 _LOGGER = logging.getLogger(__name__)
 _warned: set[tuple[str, ...]] = set()
@@ -82,7 +83,8 @@ class Fetcher:
         self.context = context
         self.dataset = dataset
         self.fields = tuple(fields)
-        self._stored = [field for field in self.fields if field.name not in dataset.partitions]
+        columns = dataset.read_fields(self.fields)
+        self._stored = [field for field in columns if field.name not in dataset.partitions]
         self._names = [field.name for field in self._stored]
         cache = context.cache if dataset.is_cacheable else None
         if context.cache is not None and cache is None:
@@ -94,15 +96,16 @@ class Fetcher:
         self._cells = CellReader(dataset, whole, shared_by_workers=workers and not context.shares_rows)
         self._place = partial(_place_of, dataset, bool(self._listed.fields))
         kept = partial(KeptTables, dataset, self._stored, stored_bytes=context.stored_bytes)
-        arrow = partial(ArrowReader, dataset, self.fields, casts=context.casts, place=self._place)
+        arrow = partial(ArrowReader, dataset, columns, casts=context.casts, place=self._place)
         self._arrow = arrow(StoredTables(dataset) if cache is None else kept(cache=cache, peers=False))
+        self._videos = VideoReader(dataset, self.fields)
         self._refused = False  # a block did not fit into temporary files, so the next ones are not tried
         shared = context.shared if cache is None and dataset.is_cacheable else None
         readers: list[ColumnReader] = [self._listed, self._cells]
         downloads = shared is not None and dataset.remote  # reading once matters more than reading without Arrow
         if context.lists is not None and not downloads:
             readers.append(context.lists)
-        chain = partial(ReaderChain, count=len(self.fields))
+        chain = partial(ReaderChain, count=len(columns))
         self._alone = chain(
             [self._arrow] if self._is_cached else [*readers, NativeColumnReader(dataset, whole), self._arrow]
         )
@@ -112,7 +115,7 @@ class Fetcher:
     def lasting_key(self, row_group: int, number: int) -> str | None:
         """Returns a name for the ``number``-th field of a row group, or ``None`` if it may change unnoticed."""
         field = self.fields[number]
-        if field in self._listed.fields:  # files of an image folder may change while their list stays
+        if field in self._listed.fields or not field.storage.in_column:  # other files, which may change meanwhile
             return None
         return table_key(self.dataset, row_group, [field], microsecond_fields(self.dataset, [field]))
 
@@ -212,9 +215,10 @@ class Fetcher:
                 later = [name for name, part in columns.values.items() if isinstance(part, FileCells | WholeFiles)]
                 read_bytes -= (1 - share) * column_bytes(self.dataset, row_group, later)
             add(Count.READ_BYTES, read_bytes)
+            values = {**columns.values, **self._videos.read(row_group, columns.values)}
         if rows is not None:
             add(Count.FILTERED_ROWS, total - len(rows))
-        return RowGroupColumns(tuple([columns.values[field.name] for field in self.fields]), columns.stacked)
+        return RowGroupColumns(tuple([values[field.name] for field in self.fields]), columns.stacked)
 
     def fetch_within(self, row_group: int, rows: RowNumbers, order: ItemOrder | None = None) -> RowGroupColumns:
         """Returns what `fetch` does, in temporary files if it takes more than its room."""
@@ -247,7 +251,8 @@ class Fetcher:
     @property
     def _room_bytes(self) -> int | None:
         """The memory for the columns of a row group; ``None`` = no limit, as it cannot be read in slices anyway."""
-        return None if self._listed.fields or self._refused else self.context.room_bytes
+        cannot = self._listed.fields or self._videos.fields or self._refused
+        return None if cannot else self.context.room_bytes
 
 
 def _place_of(dataset: StoredDataset, listed: bool, row_group: int) -> str:

@@ -20,6 +20,7 @@ from ...base.memory.arena import SCRATCH
 from ...base.memory.arrow_views import is_number
 from ...base.platform.files import is_cached, read_ahead
 from ...base.process.dataclass import dataclass
+from ...dataset.video.frames import EncodedFrames
 from ...parquet.native_decode import OrderedNumbers
 from ...parquet.pages import FileBytes
 from ...schema.codec import Codec
@@ -259,9 +260,9 @@ def file_values(field: UnischemaField, codec: Codec, cells: FileCells) -> FileVa
 
 
 InMemory: TypeAlias = pa.Array | StoredCells
-Part: TypeAlias = np.ndarray | InMemory | FileCells | WholeFiles | OrderedNumbers
+Part: TypeAlias = np.ndarray | InMemory | FileCells | WholeFiles | EncodedFrames | OrderedNumbers
 """One field of one row group: numbers without nulls as an array of numpy, an Arrow array in canonical form, large
-encoded values in memory or in files, or numbers in the order of the items."""
+encoded values in memory or in files, frames of videos, or numbers in the order of the items."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

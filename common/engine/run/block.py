@@ -25,6 +25,7 @@ from ..columns.fixed_column import FixedColumn
 from ..columns.plain_numbers import numbers_of, plain_parts
 from ..columns.protocols import BlockColumn, DecodeContext
 from ..columns.stored_values import IntactRows
+from ..columns.video_column import kept_bytes
 from ..read.block_layout import StackedColumns, in_order
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..steps.pack import pack_parts, packed_bytes
@@ -35,7 +36,8 @@ class BlockParts:
     """The fetched columns of a block: those of each row group, in the order of `BlockRows.row_groups`.
 
     ``program`` decides how a block keeps them: rows that n-gram windows share are decoded once, and packed fields
-    become one matrix. ``intact`` returns what is known about the images of a field, given its number.
+    become one matrix. ``intact`` returns what is known about the images of a field, given its number. ``memory_bytes``
+    is the memory for a block and for decoded values that several items share.
 
     Attributes:
         where: where the rows are stored, in how many ``row_groups``.
@@ -57,6 +59,7 @@ class BlockParts:
         program: ElementProgram | None = None,
         max_value_bytes: int = MAX_VALUE_BYTES,
         intact: Callable[[int], IntactRows] | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         # Columns name their rows in errors. They must not refer to the block, because that cycle would keep its memory
         # until the garbage collector runs.
@@ -67,6 +70,7 @@ class BlockParts:
             describe=self.where.describe,
             max_value_bytes=max_value_bytes,
             reuse=program is not None and program.shares_rows,
+            kept_bytes=kept_bytes(fields, memory_bytes),
         )
         self._intact = intact
         self.ordered: dict[int, FixedColumn] = {}

@@ -34,7 +34,9 @@ class BlockLoader:
         self._numbers: dict[str, int] = {}
         if program is not None and self._in_item_order and not self._shared_by_workers:
             packed = {number for _, numbers in program.packs for number in numbers}
-            self._numbers = {fetcher.fields[n].name: n for n in program.fields_by_item if n not in packed}
+            names = {fetcher.fields[n].name: n for n in program.fields_by_item if n not in packed}
+            in_rows = {name for columns in fetcher.dataset.frame_columns.values() for name in columns}
+            self._numbers = {name: number for name, number in names.items() if name not in in_rows}
         self._names = frozenset(self._numbers)
 
     def places(self, row_groups: Sequence[int]) -> list[str]:
@@ -64,6 +66,7 @@ class BlockLoader:
             program=self._program,
             max_value_bytes=self._fetcher.dataset.max_value_bytes,
             intact=partial(self._intact_rows, rows),
+            memory_bytes=self._fetcher.context.room_bytes,
         )
         if self._shared_by_workers:
             return joined_block(made)

@@ -18,6 +18,7 @@ from ..columns.batch import (
     take_rows,
 )
 from ..columns.coded_column import CodedColumn
+from ..columns.video_column import VideoColumn
 from ..read.block_layout import allocate_stacked
 from ..steps.source import BlockSlice, RowIndex, as_slice
 
@@ -58,7 +59,7 @@ def _part(source: BlockSlice, number: int, rows: np.ndarray, out: np.ndarray | N
     places = source.places
     if out is None or places is None:
         return column.gather(rows, out)
-    if isinstance(column, CodedColumn):
+    if isinstance(column, CodedColumn | VideoColumn):
         scattered = [out[place, ...] for place in places.tolist()]  # always a view, even of a scalar
         return column.gather(rows, scattered)  # type: ignore[arg-type]  # a list of views works, too
     following = as_slice(places)

@@ -1,0 +1,296 @@
+"""`EncodedFrames`: frames of videos, still encoded, in memory. `VideoFiles` reads them.
+
+It takes where the frames of some rows are (`FramePlaces`) and reads the samples from which they are decoded: those of
+neighboring frames, and those that are close together in a file, in one request. A frame that cannot be read is a
+problem of its row, which its decoding raises.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from ...base.errors import DatasetError, ParquetryError, SchemaError, access_failed
+from ...base.memory.lru_cache import LRUCache
+from ...base.metrics.counters import Count, add
+from ...base.process.dataclass import dataclass
+from ...base.urls import clean_cause, url_without_secrets
+from ...schema.video import FramePlaces
+from ...storage.chunk_ranges import fetch_ranges, joined
+from ...storage.file_versions import FileVersion, current_version
+from ...storage.opening import opened
+from ...storage.retries import with_retries
+from ...storage.stores import ForkSafeFileSystem
+from .track import Track, VideoError, read_track
+
+_TRACKS_BYTES = 64 << 20
+_SAME_S = 1e-4  # a frame so close to a time is the one that was meant
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """Ranges of a file, ascending, and the bytes of each."""
+
+    starts: np.ndarray
+    content: Sequence[bytes]
+
+    def of(self, offsets: np.ndarray, sizes: np.ndarray) -> list[memoryview]:
+        """Returns the samples at the given offsets, without a copy."""
+        ranges = np.searchsorted(self.starts, offsets, side="right") - 1
+        begins = offsets - self.starts[ranges]
+        places = zip(ranges.tolist(), begins.tolist(), (begins + sizes).tolist(), strict=True)
+        return [memoryview(self.content[number])[begin:end] for number, begin, end in places]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return sum(map(len, self.content))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PictureGroup:
+    """Samples of a video that are decoded together, because the later ones refer to the first.
+
+    Attributes:
+        path: the file, for messages.
+        first, last: the numbers of the first and the last sample, in decoding order.
+    """
+
+    path: str
+    track: Track
+    samples: Samples
+    first: int
+    last: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Tells the group from others of the same dataset."""
+        return self.path, self.first
+
+    def packets(self) -> list[memoryview]:
+        """Returns its samples, in decoding order."""
+        some = slice(self.first, self.last + 1)
+        return self.samples.of(self.track.offsets[some], self.track.sizes[some])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedFrames:
+    """The frames of some rows, still encoded.
+
+    Attributes:
+        groups: what is decoded.
+        group: for each row, the number of its group; -1 = the row has no frame, or a problem.
+        frame: for each row, the number of its frame in its file.
+        problems: what is wrong with the frames of rows.
+    """
+
+    groups: Sequence[PictureGroup]
+    group: np.ndarray
+    frame: np.ndarray
+    problems: Mapping[int, str]
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    @property
+    def needed(self) -> int:
+        """The number of different frames."""
+        some = self.group >= 0
+        return len(np.unique(np.stack([self.group[some], self.frame[some]]), axis=1).T)
+
+    @property
+    def decoded(self) -> int:
+        """The number of samples that must be decoded for them."""
+        return sum(group.last - group.first + 1 for group in self.groups)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        samples = {id(group.samples): group.samples for group in self.groups}
+        return self.group.nbytes + self.frame.nbytes + sum(each.nbytes for each in samples.values())
+
+
+class VideoFiles:
+    """Reads frames of the videos in one directory. Thread-safe.
+
+    Args:
+        filesystem: holds the files.
+        root: the directory that names of files are relative to.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem, root: str) -> None:
+        self._store = ForkSafeFileSystem(filesystem)
+        self._root = root.rstrip("/")
+        self._versions: dict[str, FileVersion | None] = {}
+
+    def read(self, places: FramePlaces, tolerance_s: float | None) -> EncodedFrames:
+        """Reads the samples from which the frames of rows are decoded.
+
+        Args:
+            tolerance_s: how far a frame may be from its time; ``None`` = half the time of a frame.
+
+        Raises:
+            DatasetError: a file cannot be read, though it is there, or it has changed.
+            SchemaError: a name leads out of the directory.
+        """
+        frame = np.zeros(len(places.file), np.int64)
+        group = np.full(len(places.file), -1, np.int64)
+        groups: list[PictureGroup] = []
+        problems: dict[int, str] = {}
+        for number in np.unique(places.file[places.file >= 0]).tolist():
+            rows = np.flatnonzero(places.file == number)
+            name = places.files[number]
+            try:
+                version, track = self._opened(name)
+            except VideoError as error:
+                problems.update((row, f"video '{name}': {error}") for row in rows.tolist())
+                continue
+            frames, wrong = _numbers_of(track, places, rows, tolerance_s)
+            problems.update((row, f"video {version.shown_path}: {text}") for row, text in wrong)
+            good = frames >= 0
+            rows, frames = rows[good], frames[good]
+            if not len(rows):
+                continue
+            own, number_of_row = self._groups(version, track, frames)
+            frame[rows] = frames
+            group[rows] = number_of_row + len(groups)
+            groups += own
+        return EncodedFrames(groups, group, frame, problems)
+
+    def size_of(self, name: str) -> tuple[int, int]:
+        """Returns the height and the width of a video. Raises as `read`, and `VideoError`."""
+        _, track = self._opened(name)
+        return track.height, track.width
+
+    def _opened(self, name: str) -> tuple[FileVersion, Track]:
+        path = self._path(name)
+        if path not in self._versions:
+            look = partial(current_version, self._filesystem, path)
+            self._versions[path] = with_retries(self._filesystem, look, f"file {path}", is_question=True)
+        version = self._versions[path]
+        if version is None:
+            raise VideoError("there is no such file")
+        return version, _tracks.made(version.key, partial(self._read_track, version))
+
+    @property
+    def _filesystem(self) -> pafs.FileSystem:
+        return self._store.here
+
+    def _path(self, name: str) -> str:
+        inside = name.removeprefix(f"{self._root}/")
+        if inside.startswith("/") or "://" in inside or ".." in inside.split("/") or not inside:
+            raise SchemaError(
+                f"video '{url_without_secrets(name)}': expected a name relative to {url_without_secrets(self._root)}, "
+                "got one that leads elsewhere. Give the directory of the videos, as in VideoReference(..., root=...)."
+            )
+        return f"{self._root}/{posixpath.normpath(inside)}"
+
+    def _read_track(self, version: FileVersion) -> Track:
+        def read() -> Track:
+            with opened(self._filesystem, version) as source:
+
+                def read_at(offset: int, length: int) -> bytes:
+                    add(Count.READ_BYTES, length)
+                    return bytes(source.read_at(length, offset))
+
+                return read_track(read_at, version.size_bytes)
+
+        try:
+            return with_retries(self._filesystem, read, f"file {version.shown_path}")
+        except (ParquetryError, VideoError):
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise _unreadable(version, error) from clean_cause(error)
+
+    def _groups(self, version: FileVersion, track: Track, frames: np.ndarray) -> tuple[list[PictureGroup], np.ndarray]:
+        """Returns what to decode for frames of a file, and for each frame, which of it."""
+        firsts, number_of_row = np.unique(track.first_samples(frames), return_inverse=True)
+        lasts = np.zeros(len(firsts), np.int64)
+        np.maximum.at(lasts, number_of_row, track.last_samples(frames))
+        samples = self._samples(version, track, _covered(firsts, lasts))
+        groups = [
+            PictureGroup(version.shown_path, track, samples, first, last)
+            for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
+        ]
+        return groups, number_of_row.reshape(-1)
+
+    def _samples(self, version: FileVersion, track: Track, numbers: np.ndarray) -> Samples:
+        starts, ends = _runs(track.offsets[numbers], track.sizes[numbers])
+        ranges = joined(list(zip(starts.tolist(), ends.tolist(), strict=True)))
+        size_bytes = sum(end - first for first, end in ranges)
+        fetch = partial(fetch_ranges, partial(opened, self._filesystem, version), ranges)
+        try:
+            content = with_retries(self._filesystem, fetch, f"file {version.shown_path}", size_bytes=size_bytes)
+        except ParquetryError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise _unreadable(version, error) from clean_cause(error)
+        add(Count.READ_BYTES, size_bytes)
+        return Samples(np.array([first for first, _ in ranges], np.int64), content)
+
+
+_tracks: LRUCache[str, Track] = LRUCache(
+    _TRACKS_BYTES,
+    lambda track: sum(each.nbytes for each in (track.offsets, track.sizes, track.times, track.keys, track.shown)),
+)
+
+
+def _numbers_of(
+    track: Track, places: FramePlaces, rows: np.ndarray, tolerance_s: float | None
+) -> tuple[np.ndarray, Iterator[tuple[int, str]]]:
+    """Returns the number of each row's frame, -1 for those without one, and why these have none."""
+    count = len(track.shown)
+    if places.seconds is None:
+        assert places.frames is not None
+        frames = places.frames[rows]
+        inside = (frames >= 0) & (frames < count)
+        numbers = zip(rows[~inside].tolist(), frames[~inside].tolist(), strict=True)
+        return np.where(inside, frames, -1), (
+            (row, f"expected the number of one of its {count} frames, got {number}") for row, number in numbers
+        )
+    seconds = places.seconds[rows]
+    if not count:
+        return np.full(len(rows), -1, np.int64), ((row, "it has no frames") for row in rows.tolist())
+    shown = track.seconds()
+    frames = track.frames_at(seconds)
+    most = max(float(np.median(np.diff(shown))) / 2, 0.0) + _SAME_S if count > 1 else np.inf
+    far = ~(np.abs(shown[frames] - seconds) <= (most if tolerance_s is None else tolerance_s))  # also for NaN
+    wrong = zip(rows[far].tolist(), seconds[far].tolist(), shown[frames[far]].tolist(), strict=True)
+    return np.where(far, -1, frames), (
+        (row, f"expected a frame at {at:.6f} s, got none nearer than {nearest:.6f} s") for row, at, nearest in wrong
+    )
+
+
+def _covered(firsts: np.ndarray, lasts: np.ndarray) -> np.ndarray:
+    """Returns the numbers of all samples from each first to its last one, each once, ascending.
+
+    >>> _covered(np.array([2, 4]), np.array([4, 5]))
+    array([2, 3, 4, 5])
+    """
+    counts = lasts - firsts + 1
+    begins = np.repeat(firsts - np.cumsum(counts) + counts, counts)
+    return np.unique(begins + np.arange(counts.sum()))
+
+
+def _runs(offsets: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first byte and the end of each run of samples that follow each other in the file.
+
+    >>> _runs(np.array([10, 0, 30]), np.array([5, 10, 1]))
+    (array([ 0, 30]), array([15, 31]))
+    """
+    order = np.argsort(offsets)
+    starts, ends = offsets[order], (offsets + sizes)[order]
+    begins = np.flatnonzero(np.append(True, starts[1:] != ends[:-1]))
+    return starts[begins], np.maximum.reduceat(ends, begins) if len(begins) else ends
+
+
+def _unreadable(version: FileVersion, error: Exception) -> DatasetError:
+    return DatasetError(
+        f"video {version.shown_path}: expected a file that can be read, got: {error}. "
+        f"{access_failed(error) or 'It is damaged: write it again.'}"
+    )
