@@ -139,6 +139,7 @@ def made(room: Path) -> dict[str, Sequence[bytes]]:
         "delta_logs": _COMMITS,
         "deletion_vectors": _VECTORS,
         "hugging_face": [json.dumps({"info": {"features": _FEATURES}}).encode()],
+        "videos": [video_file(), video_file(long=True), video_file(index_first=True)],
     }
 
 
@@ -183,6 +184,76 @@ def _golden() -> list[bytes]:
     text = (Path(__file__).parent.parent / "tests/data/sidecar/packets_v3.txt").read_text()
     lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
     return [bytes.fromhex("".join(parts)) for _, *parts in lines]
+
+
+def video_file(*, long: bool = False, index_first: bool = False) -> bytes:
+    """Returns an MP4 file of five frames at 10 per second, with bytes in place of pictures.
+
+    They are shown in the order 0, 2, 1, 3, 4, after half a second. Samples 0 and 3 are key frames.
+
+    Args:
+        long: with the long form of each box that has one, a codec inside MPEG-4's descriptors, and sizes in half bytes.
+        index_first: with the index before the samples.
+    """
+    version, clock, integer, place = (1, "QQ", "Q", "Q") if long else (0, "II", "I", "I")
+    samples = [b"key-0", b"ppp", b"b", b"key-3", b"pp"]
+    media = b"".join(samples)
+    media_box = struct.pack(">I4sQ", 1, b"mdat", 16 + len(media)) + media if long else box("mdat", media)
+
+    def table(kind: str, form: str, *rows: Sequence[int]) -> bytes:
+        return box(kind, struct.pack(">II", 0, len(rows)), *(struct.pack(f">{form}", *row) for row in rows))
+
+    def index(at: int) -> bytes:
+        clocks = struct.pack(f">I{clock}I{integer}", version << 24, 0, 0, 10, 6)
+        config = b"\0\0\0\0\3\x1a\0\1\0\4\x15\x20" + bytes(12) + b"\5\3\1\2\3\6\1\2" if long else b"\1\2\3"
+        entry = bytes(24) + struct.pack(">HH", 64, 48) + bytes(50) + box("esds" if long else "avcC", config)
+        sizes = [len(each) for each in samples]
+        halves = bytes((sizes[0] << 4 | sizes[1], sizes[2] << 4 | sizes[3], sizes[4] << 4))
+        edits = [(5, -1, 1 << 16), (5, 1, 1 << 16)]
+        return box(
+            "moov",
+            box("mvhd", clocks),
+            box("trak", box("mdia", box("mdhd", clocks), box("hdlr", bytes(8), b"soun"))),
+            box(
+                "trak",
+                box("edts", box("elst", struct.pack(">II", version << 24, 2), *_edit_rows(edits, integer))),
+                box(
+                    "mdia",
+                    box("mdhd", clocks),
+                    box("hdlr", bytes(8), b"vide", bytes(13)),
+                    box(
+                        "minf",
+                        box(
+                            "stbl",
+                            box("stsd", struct.pack(">II", 0, 1), box("mp4v" if long else "avc1", entry)),
+                            table("stts", "II", (5, 1)),
+                            table("ctts", "Ii", (1, 1), (1, 2), (1, 0), (2, 1)),
+                            table("stsc", "III", (1, 3, 1), (2, 2, 1)),
+                            box("stz2", struct.pack(">III", 0, 4, 5), halves)
+                            if long
+                            else box("stsz", struct.pack(">III5I", 0, 0, 5, *sizes)),
+                            table("co64" if long else "stco", place, (at,), (at + sum(sizes[:3]),)),
+                            table("stss", "I", (1,), (4,)),
+                        ),
+                    ),
+                ),
+            ),
+        )
+
+    head = box("ftyp", b"isom\0\0\2\0isom")
+    if index_first:
+        return head + index(len(head) + len(index(0)) + 8) + media_box
+    return head + media_box + index(len(head) + len(media_box) - len(media))
+
+
+def box(kind: str, *parts: bytes) -> bytes:
+    """Returns a box of an MP4 file."""
+    content = b"".join(parts)
+    return struct.pack(">I4s", 8 + len(content), kind.encode()) + content
+
+
+def _edit_rows(edits: Sequence[tuple[int, int, int]], integer: str) -> Iterator[bytes]:
+    return (struct.pack(f">{integer}{integer.lower()}I", *edit) for edit in edits)
 
 
 def _write(room: Path, schema: Unischema) -> None:

@@ -33,6 +33,7 @@ from parquetry.common.dataset.deletes import _bitmap
 from parquetry.common.dataset.index_file import IndexFile
 from parquetry.common.dataset.index_format import BASE, METADATA_KEY
 from parquetry.common.dataset.table import TableColumn
+from parquetry.common.dataset.video.track import VideoError, read_track
 from parquetry.common.engine.read.cache_entry import open_entry
 from parquetry.common.engine.run.bad_rows import read_bad_rows
 from parquetry.common.engine.run.vocabularies import read_vocabulary
@@ -297,6 +298,19 @@ def hugging_face(data: bytes) -> None:
     schema = pa.schema(kinds, metadata={b"huggingface": data})
     with _naming("x.parquet"):
         described([("x.parquet", schema)], (None, None, 3))
+
+
+@_target(VideoError)
+def videos(data: bytes) -> None:
+    """The index of an MP4 file; whatever it says is inside the file."""
+    track = read_track(lambda offset, length: data[offset : offset + length], len(data))
+    assert ((track.offsets >= 0) & (track.sizes >= 0) & (track.offsets + track.sizes <= len(data))).all()
+    frames = np.arange(len(track.shown))
+    first, last = track.first_samples(frames), track.last_samples(frames)
+    assert ((first >= 0) & (first <= last) & (last < len(track.sizes))).all()
+    seconds = track.seconds()
+    assert (np.diff(seconds) >= 0).all()
+    assert (seconds[track.frames_at(seconds)] == seconds).all()
 
 
 @functools.cache

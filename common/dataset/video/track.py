@@ -36,10 +36,10 @@ _CONFIGS = {
     b"avc3": ("h264", b"avcC"),
     b"hev1": ("hevc", b"hvcC"),
     b"hvc1": ("hevc", b"hvcC"),
-    b"mp4v": ("", b"esds"),
+    b"mp4v": ("mpeg4", b"esds"),
 }
-"""By sample entry: FFmpeg's name of the codec, and the box with its configuration, which may name the codec itself."""
-_OBJECT_TYPES = {0x20: "mpeg4", **dict.fromkeys(range(0x60, 0x66), "mpeg2video"), 0x6A: "mpeg1video", 0x6C: "mjpeg"}
+"""By sample entry: FFmpeg's name of the codec, and the box with its configuration."""
+_MPEG4 = 0x20  # among the object types of mp4v
 
 
 class VideoError(ValueError):
@@ -414,24 +414,21 @@ def _description(box: _Box, number: int) -> tuple[str, bytes, int, int]:
         raise VideoError(f"has frames of {width} x {height} pixels")
     codec, config = _CONFIGS[kind]
     extradata = _Box(entry.path, content[_ENTRY_BYTES:]).get(config.decode())
-    if codec:
-        return codec, bytes(extradata.content), width, height
-    return *_elementary_stream(extradata), width, height
+    return codec, bytes(_decoder_info(extradata) if config == b"esds" else extradata.content), width, height
 
 
-def _elementary_stream(box: _Box) -> tuple[str, bytes]:
-    """Returns codec and extradata from nested descriptors (ISO/IEC 14496-1, 7.2.6.5)."""
+def _decoder_info(box: _Box) -> memoryview:
+    """Returns what the decoder needs from nested descriptors (ISO/IEC 14496-1, 7.2.6.5)."""
     stream = _descriptor(box.content[4:], 3, box.path)
     flags = stream[2] if len(stream) > 2 else 0
     at = 3 + 2 * (flags >> 7) + 2 * (flags >> 5 & 1)
     if flags >> 6 & 1 and len(stream) > at:
         at += 1 + stream[at]
     config = _descriptor(stream[at:], 4, box.path)
-    if len(config) < 13 or config[0] not in _OBJECT_TYPES:
+    if len(config) < 13 or config[0] != _MPEG4:
         kind = f"{config[0]:#04x}" if len(config) else "missing"
-        raise VideoError(f"has a video track 'mp4v' of the object type {kind}: expected one of MPEG-4, 1, 2, or JPEG")
-    info = config[13:]
-    return _OBJECT_TYPES[config[0]], bytes(_descriptor(info, 5, box.path)) if len(info) and info[0] == 5 else b""
+        raise VideoError(f"has a video track 'mp4v' of the object type {kind}: expected {_MPEG4:#04x}, MPEG-4")
+    return _descriptor(config[13:], 5, box.path)
 
 
 def _descriptor(data: memoryview, tag: int, path: str) -> memoryview:

@@ -1,0 +1,386 @@
+"""Frames of MP4 files are those of PyAV, bit for bit, whether asked for in order or alone. The files are made by PyAV."""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import os
+import struct
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from cases import every_case
+
+from fuzz.inputs import box
+from parquetry.common.base.errors import CodecUnavailableError
+from parquetry.common.dataset.video.decoder import Decoder, require_av
+from parquetry.common.dataset.video.track import Track, VideoError, read_track
+
+if TYPE_CHECKING:
+    import av
+else:
+    av = pytest.importorskip("av", reason="PyAV is not installed: pip install 'parquetry[video]'")
+
+H, W = 48, 64
+X264, X265, SVT = {"threads": "1"}, "log-level=none:pools=1:frame-threads=1", {"preset": "12", "svtav1-params": "lp=1"}
+VIDEOS = {
+    "av1": ("libsvtav1", 1, SVT),
+    "av1, two a group": ("libsvtav1", 2, SVT),
+    "av1, 30 a group": ("libsvtav1", 30, SVT),
+    "av1, 10 bits": ("libsvtav1", 4, SVT | {"pix_fmt": "yuv420p10le"}),
+    "av1, odd size": ("libsvtav1", 2, SVT | {"height": 65, "width": 67}),
+    "h264": ("h264", 1, X264),
+    "h264, two a group": ("h264", 2, X264 | {"bf": "0"}),
+    "h264, 30 a group": ("h264", 30, X264),
+    "h264, pyramids of B-frames": ("h264", 9, X264 | {"bf": "4", "b-pyramid": "normal"}),
+    "h264, open groups": ("h264", 6, X264 | {"x264-params": "open-gop=1:bframes=3"}),
+    "h264, odd size": ("h264", 6, X264 | {"height": 47, "width": 63, "pix_fmt": "yuv444p"}),
+    "h264, all values": ("h264", 6, X264 | {"pix_fmt": "yuvj420p", "colorspace": "bt709"}),
+    "h264, no edit list": ("h264", 9, X264 | {"use_editlist": "0"}),
+    "h264, negative offsets": ("h264", 9, X264 | {"movflags": "negative_cts_offsets"}),
+    "h264, index first": ("h264", 9, X264 | {"movflags": "faststart"}),
+    "hevc": ("hevc", 1, {"x265-params": X265}),
+    "hevc, two a group, open": ("hevc", 2, {"x265-params": X265}),
+    "hevc, three a group, open": ("hevc", 3, {"x265-params": f"{X265}:bframes=6:b-pyramid=1"}),
+    "hevc, 30 a group": ("hevc", 30, {"x265-params": X265}),
+    "hevc, closed groups": ("hevc", 5, {"x265-params": f"{X265}:open-gop=0"}),
+    "hevc, 10 bits": ("hevc", 6, {"x265-params": X265, "pix_fmt": "yuv422p10le"}),
+    "mpeg4": ("mpeg4", 6, {"bf": "2"}),
+}
+
+
+def encoded(codec: str, group: int, options: dict[str, str | int], frames: Iterable[np.ndarray] | None = None) -> bytes:
+    """Returns an MP4 file of eleven small frames that differ in every block."""
+    options = {"pix_fmt": "yuv420p", "height": H, "width": W, **options}
+    height, width = int(options.pop("height")), int(options.pop("width"))
+    container = {name: str(options.pop(name)) for name in ("movflags", "use_editlist") if name in options}
+    if frames is None:
+        blocks = np.random.default_rng(3).integers(0, 255, (height // 4 + 1, width // 4 + 1, 3), np.uint8)
+        scene = blocks.repeat(4, 0).repeat(4, 1)[:height, :width]
+        frames = (np.roll(scene, 3 * number, 1) for number in range(11))
+    with tempfile.TemporaryDirectory() as folder:  # a file in memory cannot be read again for its index to come first
+        path = Path(folder) / "x.mp4"
+        with av.open(str(path), "w", options=container) as out:
+            stream = out.add_stream(codec, 30)
+            stream.height, stream.width, stream.pix_fmt = height, width, options.pop("pix_fmt")
+            stream.options = {"g": str(group)} | {name: str(value) for name, value in options.items()}
+            for pixels in frames:
+                form = "rgb24" if pixels.ndim == 3 else stream.pix_fmt
+                out.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), form)))
+            out.mux(stream.encode(None))
+        return path.read_bytes()
+
+
+@functools.cache
+def video(name: str) -> bytes:
+    return encoded(*VIDEOS[name])
+
+
+def track_of(content: bytes) -> Track:
+    return read_track(lambda offset, length: content[offset : offset + length], len(content))
+
+
+def packets(content: bytes, track: Track, first: int = 0, last: int | None = None) -> list[memoryview]:
+    """Returns the bytes of samples."""
+    last = len(track.sizes) - 1 if last is None else last
+    places = zip(track.offsets[first : last + 1].tolist(), track.sizes[first : last + 1].tolist(), strict=True)
+    return [memoryview(content)[at : at + size] for at, size in places]
+
+
+def alone(decoder: Decoder, content: bytes, track: Track, number: int) -> av.VideoFrame:
+    """Returns a frame from no more samples than it needs."""
+    (first,), (last,) = track.first_samples(np.array([number])), track.last_samples(np.array([number]))
+    ((decoded, frame),) = decoder.frames(track, first, packets(content, track, first, last), [number])
+    assert decoded == number
+    return frame
+
+
+def written(decoder: Decoder, frame: av.VideoFrame, *channels: int, dtype: str = "u1") -> np.ndarray:
+    out = np.zeros((frame.height, frame.width, *channels), dtype)
+    decoder.write(frame, out)
+    return out
+
+
+def by_pyav(content: bytes | Path) -> tuple[list[np.ndarray], list[int]]:
+    """Returns the pixels and times of all frames."""
+    with av.open(io.BytesIO(content) if isinstance(content, bytes) else str(content)) as container:
+        frames = [*container.decode(video=0)]
+    return [frame.to_ndarray(format="rgb24") for frame in frames], [frame.pts for frame in frames]
+
+
+def check_frames(content: bytes) -> None:
+    pixels, times = by_pyav(content)
+    track = track_of(content)
+    assert track.times[track.shown].tolist() == times
+    assert track.frames_at(np.array(times) / track.timescale).tolist() == [*range(len(times))]
+    decoder = Decoder()
+    frames = [*decoder.frames(track, 0, packets(content, track), range(len(times)))]
+    assert [number for number, _ in frames] == [*range(len(times))]
+    for number, frame in frames:
+        assert np.array_equal(written(decoder, frame, 3), pixels[number]), number
+    for number in np.random.default_rng(1).permutation(len(times)).tolist():
+        frame = alone(decoder, content, track, number)
+        assert np.array_equal(written(decoder, frame, 3), pixels[number]), f"{number}, alone"
+
+
+@every_case("name", VIDEOS)
+def test_frames_are_those_of_pyav_in_order_and_alone(name: str) -> None:
+    content = video(name)
+    with av.open(io.BytesIO(content)) as container:
+        stream = container.streams.video[0]
+        samples = [packet for packet in container.demux(stream) if packet.size]
+        track = track_of(content)
+        assert (track.codec, track.extradata) == (
+            stream.codec_context.codec.canonical_name,
+            stream.codec_context.extradata,
+        )
+        assert (track.height, track.width, track.timescale) == (
+            stream.height,
+            stream.width,
+            stream.time_base.denominator,
+        )
+    assert packets(content, track) == [bytes(packet) for packet in samples]
+    assert track.times.tolist() == [packet.pts for packet in samples]
+    assert track.keys.tolist() == [number for number, packet in enumerate(samples) if packet.is_keyframe]
+    check_frames(content)
+
+
+@every_case("name", ["av1, two a group", "h264, 30 a group", "hevc, two a group, open"])
+def test_frames_of_files_joined_by_ffmpeg_are_those_of_pyav(name: str, tmp_path: Path) -> None:
+    listing = tmp_path / "parts.ffconcat"
+    for part in range(3):
+        (tmp_path / f"{part}.mp4").write_bytes(video(name))
+    listing.write_text("ffconcat version 1.0\n" + "".join(f"file '{part}.mp4'\n" for part in range(3)))
+    path = tmp_path / "joined.mp4"
+    with (
+        av.open(str(listing), format="concat", options={"safe": "0"}) as source,
+        av.open(str(path), "w", options={"movflags": "faststart"}) as out,
+    ):
+        stream = out.add_stream_from_template(source.streams.video[0], opaque=True)
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                out.mux(packet)
+    content = path.read_bytes()
+    assert len(track_of(content).shown) == 33
+    check_frames(content)
+
+
+def with_edits(content: bytes, edits: Sequence[tuple[int, int]], *, version: int) -> bytes:
+    """Returns a file whose index, which is last, has another edit list: durations in milliseconds, and media times."""
+    form = ">QqI" if version else ">IiI"
+    rows = [struct.pack(form, *edit, 1 << 16) for edit in edits]
+    edited = box("edts", box("elst", struct.pack(">BxxxI", version, len(edits)), *rows))
+    at = content.rindex(b"moov") + 4
+    begin = content.index(b"trak", at) - 4
+    (size,) = struct.unpack_from(">I", content, begin)
+    track = content[begin + 8 : begin + size]
+    if b"edts" in track:
+        at_edits = track.index(b"edts") - 4
+        track = track[:at_edits] + track[at_edits + struct.unpack_from(">I", track, at_edits)[0] :]
+    head = track.index(b"mdia") - 4
+    index = content[at:begin] + box("trak", track[:head], edited, track[head:]) + content[begin + size :]
+    return content[: at - 8] + box("moov", index)
+
+
+@every_case(
+    "name, edits",
+    [
+        *itertools.product(
+            ["av1, two a group", "h264, pyramids of B-frames", "h264, negative offsets", "hevc, 30 a group"],
+            [
+                [(10_000, 0)],
+                [(10_000, 1024)],
+                [(10_000, 1000)],
+                [(200, 1100)],
+                [(500, -1), (10_000, 1024)],
+                [(33, -1), (100, 1536)],
+                [(30, -1), (20, -1), (100, 2048)],
+                [(33, -1), (100, 300)],
+            ],
+        ),
+        ("av1, two a group", [(100, 0), (100, 2560)]),  # parts of the file, one after the other
+    ],
+)
+def test_edit_lists_mean_what_they_mean_to_ffmpeg(name: str, edits: list[tuple[int, int]]) -> None:
+    for version in (0, 1):
+        check_frames(with_edits(video(name), edits, version=version))
+
+
+def test_only_the_frames_asked_for_come_and_no_more_packets_are_taken_than_needed() -> None:
+    content = video("h264, pyramids of B-frames")
+    track, decoder = track_of(content), Decoder()
+    taken = []
+
+    class Packets(list[memoryview]):
+        def __iter__(self) -> Iterable[memoryview]:  # type: ignore[override]
+            for number, packet in enumerate(super().__iter__()):
+                taken.append(number)
+                yield packet
+
+    frames = decoder.frames(track, 0, Packets(packets(content, track)), [3, 1])
+    assert [number for number, _ in frames] == [1, 3]
+    assert len(taken) < len(track.sizes)
+    assert [*decoder.frames(track, 0, packets(content, track), [])] == []
+
+
+def test_a_decoder_goes_from_track_to_track_and_leaves_frames_behind() -> None:
+    decoder = Decoder()
+    for name in ("hevc, 30 a group", "av1, 30 a group", "hevc, 30 a group", "hevc, 30 a group", "mpeg4"):
+        content = video(name)
+        track, (pixels, _) = track_of(content), by_pyav(content)
+        frames = decoder.frames(track, 0, packets(content, track), range(len(pixels)))
+        number, frame = next(frames)
+        assert np.array_equal(written(decoder, frame, 3), pixels[number])
+        frame = alone(decoder, content, track, 7)  # as if the others were never asked for
+        assert np.array_equal(written(decoder, frame, 3), pixels[7])
+
+
+def test_a_stream_that_does_not_state_its_reordering_loses_no_frame() -> None:
+    content = video("h264, pyramids of B-frames")
+    track = track_of(content)
+    track = replace(track, extradata=without_usability_information(track.extradata))
+    pixels, _ = by_pyav(content)
+    decoder = Decoder()
+    for _ in range(2):
+        frames = decoder.frames(track, 0, packets(content, track), range(len(pixels)))
+        assert [np.array_equal(written(decoder, frame, 3), pixels[number]) for number, frame in frames] == [True] * 11
+
+
+def without_usability_information(config: bytes) -> bytes:
+    """Returns an avcC whose sequence parameter set ends before the VUI, in which encoders state the reordering."""
+    end = 8 + int.from_bytes(config[6:8], "big")
+    unit = config[8:end].replace(b"\0\0\3", b"\0\0")
+    bits = "".join(f"{byte:08b}" for byte in unit[4:])
+    at = 0
+
+    def flag() -> bool:
+        nonlocal at
+        at += 1
+        return bits[at - 1] == "1"
+
+    def skip(numbers: int) -> None:  # Exp-Golomb codes
+        nonlocal at
+        for _ in range(numbers):
+            at = 2 * bits.index("1", at) - at + 1
+
+    skip(4)  # set, chroma format, bit depths
+    assert unit[1] == 100, "High Profile"
+    assert [flag(), flag()] == [False, False]
+    skip(1)
+    assert bits[at] == "1", "order of type 0"
+    skip(3)  # type, length of the order, reference frames
+    flag()
+    skip(2)
+    if not flag():
+        flag()
+    flag()
+    if flag():
+        skip(4)
+    assert flag(), "it has a VUI"
+    kept = bits[: at - 1] + "01"
+    kept += "0" * (-len(kept) % 8)
+    changed = unit[:4] + int(kept, 2).to_bytes(len(kept) // 8, "big")
+    assert b"\0\0" not in changed
+    return config[:6] + len(changed).to_bytes(2, "big") + changed + config[end:]
+
+
+@every_case("stored, bits", [("gray10le", 10), ("gray12le", 12)])
+def test_deep_gray_is_written_as_it_is_stored(stored: str, bits: int) -> None:
+    codes = np.arange(H * W).reshape(H, W)
+    depths = [((codes * 7 + 13 * number) % (1 << bits)).astype(np.uint16) for number in range(5)]
+    content = encoded("hevc", 2, {"x265-params": f"{X265}:lossless=1", "pix_fmt": stored}, depths)
+    track, decoder = track_of(content), Decoder()
+    for number, depth in enumerate(depths):
+        frame = alone(decoder, content, track, number)
+        assert np.array_equal(written(decoder, frame, 1, dtype="u2")[..., 0], depth)
+        assert np.array_equal(written(decoder, frame, dtype="u2"), depth)
+    with pytest.raises(VideoError, match=f"format {stored}: expected|do not fit uint16"):
+        written(decoder, frame, 3, dtype="u2")
+
+
+def test_pixels_are_written_as_gray_and_into_parts_of_larger_arrays() -> None:
+    content = video("h264, two a group")
+    track, decoder = track_of(content), Decoder()
+    frame = alone(decoder, content, track, 5)
+    gray, rgb = frame.to_ndarray(format="gray"), frame.to_ndarray(format="rgb24")
+    assert np.array_equal(written(decoder, frame), gray)
+    assert np.array_equal(written(decoder, frame, 1)[..., 0], gray)
+    out = np.zeros((2, H + 2, W + 2, 3), np.uint8)
+    decoder.write(frame, out[1, 1:-1, 1:-1])
+    assert np.array_equal(out[1, 1:-1, 1:-1], rgb)
+    out[1, 1:-1, 1:-1] = 0
+    assert not out.any()
+    for shape, dtype, message in (
+        ((H, W + 1, 3), "u1", r"shape \(48, 64\): expected \(48, 65\)"),
+        ((H, W, 4), "u1", r"do not fit uint8 of the shape \(48, 64, 4\)"),
+        ((H, W, 3, 1), "u1", "do not fit"),
+        ((H, W, 3), "f4", "do not fit float32"),
+        ((H, W), "u2", "format yuv420p: expected one of gray10le, gray12le, gray16le"),
+    ):
+        with pytest.raises(VideoError, match=message):
+            decoder.write(frame, np.zeros(shape, dtype))
+
+
+@every_case("name", ["av1, 30 a group", "h264, 30 a group", "hevc, 30 a group", "mpeg4"])
+def test_damaged_and_missing_packets_are_errors_that_name_the_frame_and_log_nothing(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    content = video(name)
+    track, (pixels, _) = track_of(content), by_pyav(content)
+    capfd.readouterr()
+    decoder = Decoder()
+    sample = int(track.shown[5])
+    whole = packets(content, track)
+    noise = np.random.default_rng(1).bytes(len(whole[sample]))
+    for damage in (noise, b"\xff" * len(noise), b"\0" * 9, b"", bytes(whole[sample][: len(noise) // 2])):
+        fed = [*whole[:sample], memoryview(damage), *whole[sample + 1 :]]
+        with pytest.raises(VideoError, match=r"frame 5 (does not come out of its packets|is damaged)"):
+            [*decoder.frames(track, 0, fed, [5])]
+    with pytest.raises(VideoError, match="frame 5 does not come out of its packets"):
+        [*decoder.frames(track, 0, whole[:sample], [5])]
+    frames = decoder.frames(track, 0, whole[: int(track.shown[7])], [0, 7])
+    assert np.array_equal(written(decoder, next(frames)[1], 3), pixels[0])
+    with pytest.raises(VideoError, match="frame 7"):
+        next(frames)
+    assert np.array_equal(written(decoder, alone(decoder, content, track, 5), 3), pixels[5])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_pictures_much_larger_than_the_index_says_are_not_decoded() -> None:
+    content = encoded("h264", 1, X264 | {"height": 480, "width": 640})
+    track = replace(track_of(content), height=16, width=16)
+    with pytest.raises(VideoError, match="frame 0 does not come out"):
+        [*Decoder().frames(track, 0, packets(content, track), [0])]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns about forks in threaded processes
+def test_a_forked_child_opens_its_own_codec() -> None:
+    content = video("av1, 30 a group")
+    track, (pixels, _), decoder = track_of(content), by_pyav(content), Decoder()
+    frames = decoder.frames(track, 0, packets(content, track), range(11))
+    next(frames)
+    context = decoder._context
+    child = os.fork()
+    if not child:
+        is_own = decoder._context is None
+        frame = alone(decoder, content, track, 9)
+        is_equal = np.array_equal(written(decoder, frame, 3), pixels[9])
+        os._exit(7 if is_own and is_equal else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert decoder._context is context
+    assert [number for number, _ in frames] == [*range(1, 11)]
+
+
+def test_a_missing_pyav_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_av.cache_clear()
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(CodecUnavailableError, match=r"decoding videos needs av, .* pip install 'parquetry\[video\]'"):
+        Decoder()
