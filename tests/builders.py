@@ -6,12 +6,16 @@ A dataset is a list of files, a file a list of row groups, a row group a list of
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import decimal
+import os
+import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +33,10 @@ from parquetry.common import (
     TensorCodec,
     Unischema,
     UnischemaField,
+    VideoReference,
 )
 from parquetry.common.schema.encoding import encode_rows
-from parquetry.common.write.file_format import arrow_schema
+from parquetry.common.write.file_format import arrow_schema, values_schema
 
 
 @contextmanager
@@ -96,6 +101,31 @@ def _strings(number: int, count: int) -> list[str]:
     return [f"s{number}.{k}" + "é" * (k % 2) for k in range(count)]
 
 
+_MOVIES = Path(tempfile.gettempdir(), f"parquetry-movies-{os.getpid()}")
+_MOVIE_FRAMES = 500
+
+
+@cache
+def _movie() -> np.ndarray:
+    """Makes a video for each drive, all alike. Returns the frames as PyAV decodes them, uint8 ``[n, 16, 16, 3]``."""
+    import av
+
+    _MOVIES.mkdir()
+    atexit.register(shutil.rmtree, _MOVIES)
+    with av.open(str(_MOVIES / "d0"), "w", format="mp4") as target:
+        stream = target.add_stream("libx264", 30, options={"g": "5", "threads": "1"})
+        stream.width = stream.height = 16
+        stream.pix_fmt = "yuv420p"
+        for number in range(_MOVIE_FRAMES):
+            pixels = np.random.default_rng(number).integers(0, 256, (2, 2, 3), np.uint8).repeat(8, 0).repeat(8, 1)
+            target.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        target.mux(stream.encode(None))
+    for number in range(1, _MOVIE_FRAMES // 10 + 1):
+        (_MOVIES / f"d{number}").hardlink_to(_MOVIES / "d0")
+    with av.open(str(_MOVIES / "d0")) as source:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in source.decode(video=0)])
+
+
 F = UnischemaField
 _GROUND = datetime.datetime(2021, 3, 4)
 
@@ -145,10 +175,16 @@ KINDS: dict[str, Kind] = {
         # Two lists of equal length with up to nine values. Tokens of different rows differ.
         Kind(F("tokens", np.int32, (None,)), lambda n: [16 * (n + 1) + k for k in range(n * 7 % 10)]),
         Kind(F("marks", np.int16, (None,)), lambda n: [(n + 3 * k) % 7 for k in range(n * 7 % 10)]),
+        Kind(
+            F("frame", np.uint8, (16, 16, 3), VideoReference(file="drive", frame="id", root=str(_MOVIES))),
+            lambda n: _movie()[n],
+        ),
     ]
 }
 TOKEN_FIELDS = ("tokens", "marks")
-ALL_FIELDS = tuple(name for name in KINDS if name not in TOKEN_FIELDS)
+FRAME_FIELDS = ("frame",)
+"""Fields without a column, which need PyAV."""
+ALL_FIELDS = tuple(name for name in KINDS if name not in (*TOKEN_FIELDS, *FRAME_FIELDS))
 STRICT_FIELDS = tuple(name for name in ALL_FIELDS if not KINDS[name].field.nullable)
 """Fields without nulls, which frameworks that cannot represent nulls can read."""
 
@@ -254,7 +290,8 @@ def write_groups(
         int96: whether timestamps are INT96.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = encode_rows(schema, rows)
+    values, _ = values_schema(schema)
+    columns = encode_rows(values, [{name: row[name] for name in values.fields} for row in rows])
     stored = arrow_schema(schema, without=without)
     table = pa.table([columns[field.name] for field in stored], schema=stored)
     for number, field in enumerate(stored):

@@ -11,13 +11,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from builders import ALL_FIELDS, KINDS, TOKEN_FIELDS, Built, build, directory
+from builders import ALL_FIELDS, FRAME_FIELDS, KINDS, TOKEN_FIELDS, Built, build, directory
 from footer_edits import FOREIGN, edit
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -59,7 +60,7 @@ VERBS = (
     "pack_rows",
     "bucket",
 )
-FIELDS = (*ALL_FIELDS, *TOKEN_FIELDS)
+FIELDS = (*ALL_FIELDS, *TOKEN_FIELDS, *FRAME_FIELDS)
 DECLARED: dict[str, list[UnischemaField]] = {
     "ts": [UnischemaField("ts", np.int32)],
     "speed": [UnischemaField("speed", np.float64)],
@@ -130,9 +131,10 @@ NUMBERS = st.sampled_from([int, np.int16, np.uint16, np.array])
 row_groups = st.sampled_from([4, 1, 3, 1, 5, 2, 7, 0, 11])
 layouts = st.lists(st.lists(row_groups, min_size=1, max_size=5) | st.just([]), min_size=1, max_size=4)
 fields = st.builds(
-    lambda names, tokens: [*sorted(names), *tokens],
+    lambda names, tokens, frames: [*sorted(names), *tokens, *frames],
     st.sets(st.sampled_from([name for name in ALL_FIELDS if name not in KEPT]), max_size=5),
     st.sampled_from([(), TOKEN_FIELDS]),
+    st.sampled_from([(), FRAME_FIELDS]) if find_spec("av") else st.just(()),
 )
 
 

@@ -39,6 +39,11 @@ class BlockLoader:
             self._numbers = {name: number for name, number in names.items() if name not in in_rows}
         self._names = frozenset(self._numbers)
 
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory limit; ``None`` = none."""
+        return self._fetcher.context.room_bytes
+
     def places(self, row_groups: Sequence[int]) -> list[str]:
         """Describes the file and number of each row group, for error texts."""
         return self._fetcher.places(row_groups)
@@ -66,7 +71,7 @@ class BlockLoader:
             program=self._program,
             max_value_bytes=self._fetcher.dataset.max_value_bytes,
             intact=partial(self._intact_rows, rows),
-            memory_bytes=self._fetcher.context.room_bytes,
+            memory_bytes=self.memory_bytes,
         )
         if self._shared_by_workers:
             return joined_block(made)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from ...base.memory.arrow_views import as_arrow, from_stream, write_stream
 from ...base.platform.memory_file import memory_file
 from ...base.process.dataclass import dataclass
+from ...dataset.video.frames import EncodedFrames
 from ...engine.read.file_cells import FileCells, Part, RowGroupColumns, WholeFiles
 from ...engine.read.large_blocks import BlockColumns, LargeColumns
 from ...engine.read.stored_cells import StoredCells
@@ -147,11 +148,13 @@ class _Columns:
     Attributes:
         table: the byte range (begin, end) of an Arrow IPC stream with all Arrow columns.
         cells: for each column of `StoredCells`: its number, byte range (begin, end), starts and ends.
+        frames: the columns of frames, with their numbers.
         count: the number of columns.
     """
 
     table: tuple[int, int]
     cells: tuple[tuple[int, int, int, np.ndarray, np.ndarray], ...]
+    frames: tuple[tuple[int, EncodedFrames], ...]
     count: int
 
 
@@ -163,9 +166,12 @@ def _write_columns(sink: pa.NativeFile, columns: Sequence[Sequence[Part]]) -> _C
     table = pa.table(arrays)
     write_stream(sink, table)
     end = sink.tell()
-    cells = []
+    cells, frames = [], []
     for number, parts in enumerate(columns):
         if isinstance(parts[0], pa.Array):
+            continue
+        if isinstance(parts[0], EncodedFrames):
+            frames.append((number, parts[0]))
             continue
         first, bounds = sink.tell(), [(_NOTHING, _NOTHING)]
         for values in _loaded(parts):
@@ -175,7 +181,7 @@ def _write_columns(sink: pa.NativeFile, columns: Sequence[Sequence[Part]]) -> _C
         starts, ends = (np.concatenate(each) for each in zip(*bounds, strict=True))
         cells.append((number, first, sink.tell(), starts, ends))
     sink.write(bytes(-sink.tell() % _ALIGNMENT))
-    return _Columns((begin, end), tuple(cells), len(columns))
+    return _Columns((begin, end), tuple(cells), tuple(frames), len(columns))
 
 
 def _loaded(parts: Sequence[Part]) -> Iterator[StoredCells]:
@@ -196,6 +202,8 @@ def _columns_at(buffer: pa.Buffer, where: _Columns) -> RowGroupColumns:
     begin, end = where.table
     table = from_stream(buffer.slice(begin, end - begin))
     columns: list[Part | None] = [None] * where.count
+    for number, frames in where.frames:
+        columns[number] = frames
     for name, column in zip(table.column_names, table.columns, strict=True):
         columns[int(name)] = one_array(column)
     for number, first, last, starts, ends in where.cells:

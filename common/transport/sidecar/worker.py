@@ -43,6 +43,7 @@ class Worker:
     def __init__(self, channel: StreamChannel) -> None:
         self._channel = channel
         self._program: ElementProgram | MixedProgram | None = None
+        self._memory_bytes = 0
         self._blocks: dict[int, LoadedBlock] = {}
         self._slots: dict[int, SlotMemory] = {}
         self._called: Callable[[Any], Any] = partial(_raise, ParquetryError("worker: no function was sent."))
@@ -58,6 +59,7 @@ class Worker:
 
     def _open(self, message: dict[str, Any], _: int | None) -> None:
         sys.path[:] = message["sys_path"]
+        self._memory_bytes = message["memory_bytes"]
         try:
             self._program = pickle.loads(message["program"])
         except ParquetryError as error:  # a user function
@@ -82,6 +84,7 @@ class Worker:
                 row_groups=row_groups,
                 program=program,
                 max_value_bytes=program.max_value_bytes,
+                memory_bytes=self._memory_bytes,
             )
         )
 

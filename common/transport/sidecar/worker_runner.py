@@ -66,6 +66,7 @@ class WorkerRunner:
             "do": "open",
             "sys_path": list(sys.path),
             "program": pickle_with_files(program),
+            "memory_bytes": (loaders[0].memory_bytes or 0) // workers,
         }
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._numbers = iter(range(1 << 62))
