@@ -17,7 +17,7 @@ from parquetry.common.base.process.dataclass import dataclass
 from parquetry.common.base.process.forks import ForkLock, leave_to_parent
 from parquetry.common.base.tracebacks import shorten
 from parquetry.common.engine.read.shared_tables import SharedTables
-from parquetry.common.engine.run.step_run import split_columns
+from parquetry.common.engine.run.step_source import split_columns
 from parquetry.common.pipeline.pipeline_iterator import ElementT
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.order.cursor import NOTHING, Cursor, SkipState

@@ -19,7 +19,7 @@ from ..base.progress import progress
 from ..dataset.dataset import StoredDataset
 from ..engine.columns.arrow_columns import to_arrow
 from ..engine.columns.batch import Column, by_output
-from ..engine.run.step_run import split_columns
+from ..engine.run.step_source import split_columns
 from ..plan.plan import BasePlan
 from ..plan.selection.refused import RefusedRows, refused_by
 from ..plan.selection.select import without_refused

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..base.errors import PipelineError
-from ..base.platform.processes import usable_processors
 from ..base.process.forks import load_compute
 from ..base.progress import progress, thread_pool
 from ..engine.columns.batch import Column, by_output
@@ -131,7 +130,7 @@ def _add_rows(rows: Iterated, summaries: dict[str, Summary]) -> int:
     total = 0 if plan.program.drops else plan.length or 0
     count = 0
     load_compute()
-    threads = min(rows.options.workers or usable_processors(), len(summaries))
+    threads = min(rows.options.parallelism, len(summaries))
     with thread_pool(threads, "parquetry-fit") as pool:
 
         def add(named: tuple[OutputField, Column]) -> None:

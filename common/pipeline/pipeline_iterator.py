@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from ..base.errors import ELEMENT_ERRORS, ParquetryError
 from ..base.metrics.loader_stats import LoaderStats
-from ..base.platform.processes import usable_processors
 from ..base.process.forks import ForkLock, leave_to_parent
 from ..base.tracebacks import shorten
 from ..engine.columns.batch import (
@@ -24,7 +23,7 @@ from ..engine.columns.batch import (
     timed,
     to_numpy,
 )
-from ..engine.run.step_run import split_columns
+from ..engine.run.step_source import split_columns
 from ..schema.element import Element, OutputField
 from ..transport.sidecar.request import open_request
 from .resumes import PlainProgress, elements_at_end
@@ -175,5 +174,4 @@ def sidecar_request(pipeline: Iterated, element: Element | None = None) -> str:
     ``element`` is the element expected back.
     """
     program = replace(pipeline.plan().program, strict_nulls=True)
-    threads = pipeline.options.workers or usable_processors()
-    return open_request(pipeline.to_json(), pipeline.versions, program, threads, element)
+    return open_request(pipeline.to_json(), pipeline.versions, program, pipeline.options.parallelism, element)

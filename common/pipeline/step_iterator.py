@@ -19,11 +19,10 @@ from ..base.metrics.counters import SIZE_BYTES, Count, Counters
 from ..base.metrics.loader_stats import Chain, LoaderStats, SkippedRow
 from ..base.metrics.tally import Tally
 from ..base.platform.memory_file import memory_file
-from ..base.platform.processes import usable_processors
 from ..base.platform.sockets import has_packets
 from ..base.process.forks import begun_by_parent
 from ..engine.read.column_reader import TableCache
-from ..engine.run.step_run import Converter, split_columns
+from ..engine.run.step_source import Converter, StepRequest, StepSource, split_columns
 from ..plan.options import Options
 from ..plan.order.cursor import NOTHING, Cursor
 from ..plan.plan import BasePlan
@@ -32,7 +31,6 @@ from ..schema.element import Element
 from ..stages.base import Decision, Stage
 from ..stages.recut import Recut
 from ..transport.open import open_source
-from ..transport.source import StepRequest, StepSource
 from .resumes import ResumeWatch
 from .sources import Source
 
@@ -118,7 +116,7 @@ class StepIterator(Generic[Pipe]):
     Args:
         strict_nulls: whether a null is an error, because the consumer cannot represent it.
         worker, workers: a loader worker's part.
-        converter: converts the columns of steps; see `engine.run.threads`.
+        converter: converts the columns of steps; see `engine.run.step_source`.
         counters: the counters of this iteration; by default, it creates its own.
         waits: whether the consumer of these steps is the one that waits for data. In a loader worker it is not: there,
             whoever iterates the loader waits.
@@ -295,7 +293,7 @@ class StepIterator(Generic[Pipe]):
                 finally:
                     os.close(descriptor)
         self._process = os.getpid()
-        self._source = open_source(self._request(), self._converter)
+        self._source = open_source(self._request())
         weakref.finalize(self, self._source.close)
 
     def _request(self) -> StepRequest:
@@ -304,13 +302,12 @@ class StepIterator(Generic[Pipe]):
             plan=plan,
             program=replace(plan.program, strict_nulls=self._strict_nulls),
             cursor=self.cursor,
-            threads=pipeline.options.workers or usable_processors(),
-            memory_limit=pipeline.options.memory_bytes,
             executor=executor_of(pipeline),
             options=pipeline.options,
             describe=pipeline.to_json,
             versions=lambda: pipeline.versions,
             counters=self.counters,
+            converter=self._converter,
             shared=self._shared,
         )
 

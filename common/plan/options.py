@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..base.errors import PipelineError
 from ..base.other_names import did_you_mean
+from ..base.platform.processes import usable_processors
 from ..base.process.dataclass import dataclass
 from ..parquet.checksums import VERIFY, Verify
 from ..schema.plain import integer, plain
@@ -97,6 +98,11 @@ class Options:
     def memory_bytes(self) -> int:
         """The memory limit, which is the default if none was given."""
         return self.memory_limit or DEFAULT_MEMORY_BYTES
+
+    @property
+    def parallelism(self) -> int:
+        """The number of threads or processes that decode."""
+        return self.workers or usable_processors()
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Self:

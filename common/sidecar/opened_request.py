@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..base.platform.processes import usable_processors
 from ..base.process.dataclass import dataclass
 from ..engine.read.column_reader import ReadContext
 from ..engine.read.fetch import Fetcher, fetchers_of
@@ -70,7 +69,7 @@ def prepare(
         pipeline.require_versions(versions)
     plan = pipeline.plan()
     check_outputs(request, plan.element)
-    workers = pipeline.options.workers or usable_processors()
+    workers = pipeline.options.parallelism
     memory_limit = pipeline.options.memory_bytes
     fetchers = fetchers_of(plan, ReadContext(room_bytes=memory_limit))
     program = ready_program(plan, replace(plan.program, strict_nulls=request.get("strict_nulls", True)))

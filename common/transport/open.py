@@ -6,14 +6,13 @@ import logging
 import multiprocessing
 from functools import cache
 
-from ..engine.run.step_run import Converter
+from ..engine.run.step_source import StepRequest, StepSource
 from ..engine.run.threads import ThreadedEngine
-from .source import StepRequest, StepSource
 
 _LOGGER = logging.getLogger(__name__)
 
 
-def open_source(request: StepRequest, converter: Converter) -> StepSource:
+def open_source(request: StepRequest) -> StepSource:
     """Opens the steps of an iteration, each in the requested form.
 
     Raises:
@@ -24,25 +23,15 @@ def open_source(request: StepRequest, converter: Converter) -> StepSource:
         from .served.served_plan import ServedPlan
 
         assert isinstance(request.plan, ServedPlan)
-        return ServedSource(request, request.plan.address, converter)
+        return ServedSource(request, request.plan.address)
     request.plan.check_not_empty()
     if request.executor == "sidecar":
         from .sidecar.sidecar_source import SidecarSource
 
-        return SidecarSource(request, converter)
+        return SidecarSource(request)
     if request.options.stall_timeout is not None and multiprocessing.parent_process() is None:
         _warn_of_stall_timeout(request.options.stall_timeout)
-    return ThreadedEngine(
-        request.plan,
-        request.program,
-        request.cursor,
-        threads=request.threads,
-        memory_limit=request.memory_limit,
-        max_errors=request.options.max_errors,
-        converter=converter,
-        counters=request.counters,
-        shared=request.shared,
-    )
+    return ThreadedEngine(request)
 
 
 @cache

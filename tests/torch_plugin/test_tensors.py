@@ -21,7 +21,7 @@ from parquetry.common import Pipeline
 from parquetry.common import cu_seqlens as common_cu_seqlens
 from parquetry.common.base.errors import NullValueError, TransformError
 from parquetry.common.engine.columns.batch import Dense, Ragged, Strings
-from parquetry.common.engine.run.step_run import split_columns
+from parquetry.common.engine.run.step_source import split_columns
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.schema.element import Element, output_of
 from parquetry.common.schema.field import UnischemaField

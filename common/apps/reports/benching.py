@@ -133,7 +133,7 @@ def bench(
     ]
     parts = _parts(whole, runs, has_work=plain is not None)
     bound = bound_of({part.stage: part.microseconds for part in parts})
-    used = pipeline.workers or usable_processors()
+    used = pipeline.options.parallelism
     return Bench(
         planning_s=planning_s,
         first_s=first_s,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from threading import Condition
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,13 +16,11 @@ from ...base.process.forks import load_compute, reading
 from ...base.progress import CancelToken
 from ...base.threads import ThreadPool
 from ...plan.block_reads import BlockRows
-from ...plan.order.cursor import Cursor, SkipState
-from ...plan.plan import BasePlan
 from ...plan.program import ElementProgram, MixedProgram
 from ..columns.batch import Column, column_bytes
 from ..columns.first_job import FirstJob
 from ..read.block_layout import ItemOrder
-from ..read.column_reader import ReadContext, TableCache
+from ..read.column_reader import ReadContext
 from ..read.fetch import fetch_threads, fetchers_of
 from ..read.large_blocks import BlockColumns
 from .assemble import assemble, assemble_batches
@@ -34,7 +31,7 @@ from .jobs import Job, JobSizer
 from .loop import JobLoop
 from .planners import planner_of
 from .rebatch import Emission
-from .step_run import NO_STEPS, Converter, StepRun, split_columns
+from .step_source import NO_STEPS, RunSource, StepRequest, StepRun
 from .vocabularies import ready_program
 
 
@@ -142,49 +139,33 @@ class ArenaMaker(DecodeThreads):
         return MadeColumns(parts, num_bytes)
 
 
-class ThreadedEngine:
+class ThreadedEngine(RunSource):
     """Makes the steps of one iteration in order, a few steps ahead of the consumer.
 
     Only one consumer at a time. `close` may be called from any thread, and more than once.
-
-    Args:
-        plan: the plan of the pipeline.
-        program: its program, which says whether nulls are errors.
-        cursor: where to begin, and which part of the elements to make.
-        threads: the number of steps that are decoded at once.
-        memory_limit: the bytes allowed for encoded blocks in flight, and for decoded steps that wait for the consumer.
-        max_errors: how many rows may be left out because they fail.
-        converter: converts each step to the value that is returned; by default, the columns.
-        counters: the counters of the iteration.
-        shared: row groups that loader workers share.
     """
 
-    def __init__(
-        self,
-        plan: BasePlan,
-        program: ElementProgram | MixedProgram,
-        cursor: Cursor,
-        *,
-        threads: int,
-        memory_limit: int,
-        max_errors: float | None = None,
-        converter: Converter = split_columns,
-        counters: Counters | None = None,
-        shared: TableCache | None = None,
-    ) -> None:
+    def __init__(self, request: StepRequest) -> None:
+        super().__init__(request)
         load_compute()
-        self._converter = converter
-        self._counters = counters = counters or Counters()
+        plan, cursor, counters = request.plan, request.cursor, request.counters
+        threads, memory_limit = request.options.parallelism, request.options.memory_bytes
+        self._counters = counters
         most_ahead = 2 * threads + 1
         job_bytes = memory_limit // (2 * most_ahead + 2)  # so those ahead and the current one take half of it
         job_sizer = JobSizer.of(plan, job_bytes, cursor.workers)
         if plan.makes_large_jobs(job_sizer.most):
             most_ahead = threads + 1
-        shared_by_workers, share = cursor.workers > 1, 1 / cursor.workers
-        context = ReadContext(room_bytes=memory_limit, shared=shared, share=share, shared_by_workers=shared_by_workers)
+        context = ReadContext(
+            room_bytes=memory_limit,
+            shared=request.shared,
+            share=1 / cursor.workers,
+            shared_by_workers=cursor.workers > 1,
+        )
         fetchers = fetchers_of(plan, context)
-        program = ready_program(plan, program)
+        program = ready_program(plan, request.program)
         maker = ArenaMaker(loaders_of(plan, fetchers), program, threads=threads)
+        max_errors = request.options.max_errors
         self._loop = JobLoop(
             plan,
             cursor,
@@ -203,33 +184,6 @@ class ThreadedEngine:
             ahead=int(np.clip(memory_limit // (plan.step_bytes * job_sizer.most), 1, most_ahead)),
             counters=counters,
         )
-        self.position = cursor.start
-        self.skipped = cursor.skipped
-        self._by_rows = not plan.element.batched
-        self._run = NO_STEPS
-        self._changes: deque[tuple[int, SkipState]] = deque()
-
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        return self
-
-    def __next__(self) -> tuple[int, Any]:
-        """Returns the row count and the form of the next step.
-
-        Raises:
-            DecodeError, NullValueError, TransformError: an element failed. The next call returns the element after it.
-        """
-        while not (run := self._run).left:
-            self._receive()
-        step = run.take()
-        self.position += run.rows if self._by_rows else 1
-        if self._changes:
-            self._note_skipped()
-        return run.rows, step
-
-    @property
-    def ready(self) -> int:
-        """As `transport.source.StepSource`."""
-        return self._run.left
 
     def close(self) -> None:
         """Stops all work. Idempotent. Another thread that waits for a step gets an error."""
@@ -237,7 +191,6 @@ class ThreadedEngine:
         self._run = NO_STEPS
 
     def _receive(self) -> None:
-        """Waits for the next steps. Raises ``StopIteration`` at the end."""
         delivery = next(self._loop)
         self.position = delivery.position
         self._changes.extend(delivery.changes)
@@ -252,7 +205,3 @@ class ThreadedEngine:
         begin = time.perf_counter()
         self._run = StepRun(self._converter, delivery.made.parts)
         add_time(Count.HAND_OVER_S, begin)
-
-    def _note_skipped(self) -> None:
-        while self._changes and self._changes[0][0] <= self.position:
-            _, self.skipped = self._changes.popleft()

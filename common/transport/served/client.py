@@ -15,10 +15,9 @@ import pyarrow as pa
 
 from ...base.errors import ParquetryError, SidecarError, error_class
 from ...engine.columns.batch import leading
-from ...engine.run.step_run import Converter
+from ...engine.run.step_source import StepRequest
 from ...plan.order.cursor import NOTHING
 from ...stages.base import Stage
-from ..source import StepRequest
 from ..stalls import CHECK_S, ServerWatch
 from .address import ServerAddress
 from .decode import decode_rows, element_of_schema
@@ -143,8 +142,8 @@ class ServedSource:
 
     skipped, ready = NOTHING, 0
 
-    def __init__(self, request: StepRequest, address: ServerAddress, converter: Converter) -> None:
-        self._converter = converter
+    def __init__(self, request: StepRequest, address: ServerAddress) -> None:
+        self._converter = request.converter
         self.position = request.cursor.start
         stream = StreamRequest(cursor=request.cursor, shared=address.shared, strict_nulls=request.program.strict_nulls)
         self._connection: Connection | None = open_stream(

@@ -117,7 +117,7 @@ class SidecarClient:
     def start(self, start: Start, counters: int | None = None) -> None:
         """Begins an iteration. ``counters`` is the descriptor of the memory in which it counts."""
         self._generation += 1
-        self.skipped.clear()
+        self.skipped = deque()
         body = start.pack()
         self._send(Message(type=MessageType.START, generation=self._generation, body=body, descriptor=counters))
         message = self._next(MessageType.STARTED)

@@ -9,14 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from ...base.errors import ELEMENT_ERRORS, PipelineError, SidecarError
 from ...base.metrics.counters import Count
-from ...engine.run.step_run import NO_STEPS, Converter, StepRun
+from ...engine.run.step_source import RunSource, StepRequest, StepRun
 from ...plan.options import RESTARTS
 from ...plan.state import state_of
-from ..source import StepRequest
 from .client import SidecarClient, SidecarDiedError
 from .idle_pool import IDLE
 from .protocol import Start
@@ -25,29 +23,21 @@ from .request import open_request
 _LOGGER = logging.getLogger(__name__)
 
 
-class SidecarSource:
+class SidecarSource(RunSource):
     """The steps of one iteration, produced by a sidecar."""
 
-    def __init__(self, step_request: StepRequest, converter: Converter) -> None:
-        self._converter = converter
-        element, cursor = step_request.plan.element, step_request.cursor
-        self._outputs = element.leaves
-        self._counters = step_request.counters
-        self._batched = element.batched
-        self.skipped = cursor.skipped
-        self._run = NO_STEPS
-        self.position = cursor.start
-        request = open_request(
-            step_request.describe(),
-            step_request.versions(),
-            step_request.program,
-            step_request.threads,
-        )
-        self._request = request.encode()
-        self._plan = step_request.plan
-        self._cursor = cursor
-        self._restarts = RESTARTS if step_request.options.restarts is None else step_request.options.restarts
-        self._stall_timeout = step_request.options.stall_timeout
+    def __init__(self, request: StepRequest) -> None:
+        super().__init__(request)
+        options = request.options
+        self._outputs = request.plan.element.leaves
+        self._counters = request.counters
+        self._request = open_request(
+            request.describe(), request.versions(), request.program, options.parallelism
+        ).encode()
+        self._plan = request.plan
+        self._cursor = request.cursor
+        self._restarts = RESTARTS if options.restarts is None else options.restarts
+        self._stall_timeout = options.stall_timeout
         self._restarted = 0  # in a row
         self._died_at = -1
         self._closed = False
@@ -67,6 +57,7 @@ class SidecarSource:
                 cursor = replace(self._cursor, start=self.position, skipped=self.skipped)
                 state = state_of(self._plan, cursor).to_json() if self.skipped else None
                 client.start(Start(cursor=cursor, merge=True, state=state), self._counters.descriptor)
+                self._changes = client.skipped
         except BaseException:
             self._release()
             raise
@@ -102,21 +93,7 @@ class SidecarSource:
             else:
                 return
 
-    def __next__(self) -> tuple[int, Any]:
-        while not (run := self._run).left:
-            self._receive()
-        step = run.take()
-        self.position += 1 if self._batched else run.rows
-        self._note_skipped()
-        return run.rows, step
-
-    @property
-    def ready(self) -> int:
-        """As `StepSource`."""
-        return self._run.left
-
     def _receive(self) -> None:
-        """Waits for a message and splits it into steps, if it has any. Raises ``StopIteration`` at the end."""
         client = self._client
         if client is None:
             raise StopIteration
@@ -150,11 +127,6 @@ class SidecarSource:
             parts = [(columns, 1, header.num_elements) for header, columns in received]
         self._run = StepRun(self._converter, parts)
         self._counters.row()[Count.HAND_OVER_S] += time.perf_counter() - begin
-
-    def _note_skipped(self) -> None:
-        skips = () if self._client is None else self._client.skipped
-        while skips and skips[0][0] <= self.position:
-            _, self.skipped = skips.popleft()
 
     def close(self) -> None:
         """Ends the iteration and keeps the sidecar for the next one. Idempotent.

@@ -23,7 +23,7 @@ from parquetry.common.base.errors import PipelineError
 from parquetry.common.engine.read.claims import Claims
 from parquetry.common.engine.run import loop
 from parquetry.common.engine.run.threads import ThreadedEngine
-from parquetry.common.plan.order.cursor import Cursor
+from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.storage import hedged_reads, retries
 
 STORE = pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("memory")))
@@ -208,8 +208,8 @@ def test_a_thread_that_waits_for_a_step_that_no_thread_has_begun_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pq.write_table(pa.table({"id": range(9)}), tmp_path / "rows.parquet")
-    plan = Pipeline(tmp_path / "rows.parquet").batch(3).plan()
-    source = ThreadedEngine(plan, plan.program, Cursor(iteration=0), threads=1, memory_limit=1 << 30)
+    pipeline = Pipeline(tmp_path / "rows.parquet", workers=1).batch(3)
+    source = ThreadedEngine(StepIterator(pipeline, 0, strict_nulls=False)._request())
     leave, waits, errors = threading.Event(), threading.Event(), []
     source._loop._maker._pool.submit(leave.wait, PATIENCE_S)
     monkeypatch.setattr(loop, "describe_wait", lambda *_: waits.set())

@@ -15,7 +15,7 @@ from parquetry.common import Pipeline
 from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.engine.run.jobs import JobSizer
 from parquetry.common.engine.run.threads import ThreadedEngine
-from parquetry.common.plan.order.cursor import Cursor
+from parquetry.common.pipeline.step_iterator import StepIterator
 
 BATCH, BLOCKS = 8, 200
 MANY = 128
@@ -95,8 +95,8 @@ def test_jobs_grow_once_for_those_that_were_planned_before() -> None:
 def test_fewer_jobs_are_ready_if_they_are_large(tmp_path: Path, fields: int, ahead: int) -> None:
     table = pa.table({f"x{number}": np.zeros(20_000, np.float32) for number in range(fields)})
     pq.write_table(table, tmp_path / "x.parquet")
-    plan = Pipeline(tmp_path / "x.parquet").batch(1024).repeat().plan()
-    engine = ThreadedEngine(plan, plan.program, Cursor(iteration=0), threads=2, memory_limit=1 << 30)
+    pipeline = Pipeline(tmp_path / "x.parquet", workers=2, memory_limit=1 << 30).batch(1024).repeat()
+    engine = ThreadedEngine(StepIterator(pipeline, 0, strict_nulls=False)._request())
     next(engine)
     assert len(engine._loop._jobs) + 1 == ahead
     engine.close()
@@ -105,9 +105,9 @@ def test_fewer_jobs_are_ready_if_they_are_large(tmp_path: Path, fields: int, ahe
 def test_jobs_that_are_ready_and_the_current_one_take_half_of_the_memory(tmp_path: Path) -> None:
     table = pa.table({f"x{number}": np.zeros(20_000, np.float32) for number in range(40)})
     pq.write_table(table, tmp_path / "x.parquet")
-    plan = Pipeline(tmp_path / "x.parquet").batch(256).repeat().plan()
     limit = 4 << 20
-    with closing(ThreadedEngine(plan, plan.program, Cursor(iteration=0), threads=2, memory_limit=limit)) as engine:
+    pipeline = Pipeline(tmp_path / "x.parquet", workers=2, memory_limit=limit).batch(256).repeat()
+    with closing(ThreadedEngine(StepIterator(pipeline, 0, strict_nulls=False)._request())) as engine:
         taken = []
         for _ in range(300):  # jobs grow to the largest size, and are smaller where a pass ends
             next(engine)
