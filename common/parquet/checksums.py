@@ -14,7 +14,7 @@ import numpy as np
 from ..base.errors import DatasetError
 from ..base.native.kernels import crc32
 from ..base.process.dataclass import dataclass
-from .page_header import DataPage, page_checksum
+from .page_header import PageHeader, chunk_reader, page_headers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +62,7 @@ class PageCheck:
     def __init__(self, *, required: bool = False) -> None:
         self._required = required
 
-    def passes(self, chunk: ChunkBytes, page: DataPage) -> bool:
+    def passes(self, chunk: ChunkBytes, page: PageHeader) -> bool:
         """Whether a page is intact, or need not be checked."""
         if page.checksum is None:
             return not self._required
@@ -110,24 +110,16 @@ def require_checksums(
     """
     for number in columns:
         chunk = footer.row_group(group).column(number)
-        first = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
-        begin = chunk.data_page_offset if first is None else min(first, chunk.data_page_offset)
-        size, position = chunk.total_compressed_size, 0
-
-        def read(start: int, end: int, begin: int = begin) -> memoryview:
-            return memoryview(source.read_at(end - start, begin + start))
-
         where = f"{place}, column '{chunk.path_in_schema}'"
         try:
-            while position < size:
-                checksum, position = page_checksum(read, position, size)
-                if checksum is None:
+            for page in page_headers(chunk_reader(source, chunk), chunk.total_compressed_size):
+                if page.checksum is None:
                     raise DatasetError(
                         f"{where}: expected a checksum in every page because verify='always', got a page without one. "
                         "Rewrite the dataset with parquetry.common.apps.tools.rewrite(), which adds them, or read it "
                         "with verify='written'."
                     )
-        except (IndexError, KeyError, TypeError, ValueError) as error:
+        except ValueError as error:
             raise DatasetError(
                 f"{where}: expected valid page headers, got: {error}. The file is damaged: write it again."
             ) from error

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from .checksums import PageCheck
-from .page_header import DataPage, data_page
+from .page_header import PageHeader, page_headers
 from .pages import MemoryBytes
 from .thrift import unsigned
 
@@ -35,11 +35,10 @@ def list_numbers(
     stored = MemoryBytes(chunk)
     view = stored.read(0, len(stored))
     pages: list[np.ndarray] = []
-    position, left = 0, most_bytes
+    left = most_bytes
     try:
-        while position < len(chunk):
-            page = data_page(stored.read, position, len(stored))
-            if page is None or not page.plain or not 0 <= page.uncompressed_bytes <= left:
+        for page in page_headers(stored.read, len(stored)):
+            if not page.is_data or not page.plain or not 0 <= page.uncompressed_bytes <= left:
                 return None
             if check is not None and not check.passes(stored, page):
                 return None
@@ -48,13 +47,12 @@ def list_numbers(
             if numbers is None:
                 return None
             pages.append(np.frombuffer(numbers, np.uint8))
-            position = page.end
-    except (IndexError, KeyError, TypeError, ValueError, OSError, struct.error):
+    except (IndexError, ValueError, OSError, struct.error):
         return None  # no page header, or damaged: Arrow has better error messages
     return pages
 
 
-def _numbers(chunk: memoryview, page: DataPage, codec: pa.Codec | None) -> memoryview | None:
+def _numbers(chunk: memoryview, page: PageHeader, codec: pa.Codec | None) -> memoryview | None:
     """The bytes after the levels of a page."""
     begin, size = page.begin, page.uncompressed_bytes
     if page.level_bytes is not None:

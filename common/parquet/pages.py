@@ -15,7 +15,8 @@ import struct
 import numpy as np
 
 from .checksums import ChunkBytes, PageCheck
-from .page_header import DataPage, data_page, unsigned
+from .page_header import PageHeader, page_headers
+from .thrift import unsigned
 
 _LENGTH = struct.Struct("<i")
 _PREFIX = _LENGTH.size
@@ -88,11 +89,10 @@ def find_values(
     """
     starts: list[np.ndarray] = []
     ends: list[np.ndarray] = []
-    position = found = 0
+    found = 0
     try:
-        while position < len(chunk):
-            page = data_page(chunk.read, position, len(chunk))
-            if page is None or page.end - page.begin != page.uncompressed_bytes:
+        for page in page_headers(chunk.read, len(chunk)):
+            if not page.is_data or page.end - page.begin != page.uncompressed_bytes:
                 return None
             begin, end, values = _begin_of_values(chunk, page, nullable=nullable), page.end, page.values
             if begin is None or found + values > count:
@@ -102,8 +102,8 @@ def find_values(
                 return None
             starts.append(first[0])
             ends.append(first[1])
-            position, found = end, found + values
-    except (IndexError, KeyError, TypeError, ValueError, struct.error):
+            found += values
+    except (IndexError, ValueError, struct.error):
         return None  # no page header: Arrow has better error messages
     if found != count:
         return None
@@ -113,7 +113,7 @@ def find_values(
 _NONE = np.zeros(0, np.int64)
 
 
-def _begin_of_values(chunk: ChunkBytes, page: DataPage, *, nullable: bool) -> int | None:
+def _begin_of_values(chunk: ChunkBytes, page: PageHeader, *, nullable: bool) -> int | None:
     """Where the first value of a page begins; ``None`` if the page has nulls or is of another kind."""
     if not page.plain or page.nulls or page.values < 0:
         return None

@@ -22,7 +22,7 @@ from ..base.process.dataclass import dataclass
 from ..base.process.forks import pc
 from ..storage.chunk_ranges import PADDING_BYTES
 from .nested import extension_paths, with_whole_extensions
-from .page_header import PageTotals, dictionary_page, page_totals
+from .page_header import PageTotals, chunk_begin, chunk_reader, page_headers, page_totals
 
 _OFFSET_BYTES = 8
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
@@ -37,7 +37,7 @@ _MOST_SLICE_ROWS = 1 << 16
 _FIRST_ROWS = 64
 _PREFIX_MARGIN = 4
 _MOST_PREFIX_ROWS = 1 << 10  # of values that may be much longer than the first ones
-_DAMAGE = (pa.ArrowException, OSError, ValueError, IndexError, KeyError, TypeError)  # Arrow reports it better
+_DAMAGE = (pa.ArrowException, OSError, ValueError)  # Arrow reports it better
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def measured(source: pa.NativeFile, chunk: Chunk) -> Chunk:
         ValueError: a page header is malformed, or there are fewer values than the footer says.
     """
     metadata = chunk.metadata
-    size = min(metadata.total_compressed_size + PADDING_BYTES, source.size() - _begin(metadata))
+    size = min(metadata.total_compressed_size + PADDING_BYTES, source.size() - chunk_begin(metadata))
     return replace(chunk, totals=_totals(source, metadata, size, int(metadata.num_values)))
 
 
@@ -124,32 +124,22 @@ def values_in_pages(source: pa.NativeFile, footer: pq.FileMetaData, group: int) 
     """
     row_group = footer.row_group(group)
     chunks = [row_group.column(number) for number in range(row_group.num_columns)]
-    begins = sorted({_begin(chunk) for chunk in chunks} | {source.size()})
+    begins = sorted({chunk_begin(chunk) for chunk in chunks} | {source.size()})
     counts = []
     for chunk in chunks:
-        following = begins[min(bisect_right(begins, _begin(chunk)), len(begins) - 1)]
-        size = min(chunk.total_compressed_size, following - _begin(chunk))
+        following = begins[min(bisect_right(begins, chunk_begin(chunk)), len(begins) - 1)]
+        size = min(chunk.total_compressed_size, following - chunk_begin(chunk))
         counts.append(int(chunk.num_values))
         with suppress(ValueError):
             counts[-1] = _totals(source, chunk, size, None).values
     return counts
 
 
-def _begin(chunk: pq.ColumnChunkMetaData) -> int:
-    first = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
-    return int(chunk.data_page_offset if first is None else min(first, chunk.data_page_offset))
-
-
 def _totals(source: pa.NativeFile, chunk: pq.ColumnChunkMetaData, size: int, values: int | None) -> PageTotals:
     """Returns the `page_totals` of the first bytes of a chunk. Raises `ValueError` if a page header is malformed."""
-    begin = _begin(chunk)
-
-    def read(start: int, end: int) -> memoryview:
-        return memoryview(source.read_at(end - start, begin + start))
-
     try:
-        return page_totals(read, size, values)
-    except (IndexError, KeyError, TypeError, ValueError) as error:
+        return page_totals(chunk_reader(source, chunk), size, values)
+    except ValueError as error:
         raise ValueError(f"malformed page headers ({error})") from error
 
 
@@ -269,8 +259,8 @@ def _longest_entry(source: pa.NativeFile, chunk: Chunk) -> int:
         return most
     try:
         stored = memoryview(source.read_at(end - first, first))
-        page = dictionary_page(lambda begin, end: stored[begin:end], len(stored))
-        if not 0 <= page.uncompressed_bytes <= _MOST_DICTIONARY_BYTES:
+        page = next(page_headers(lambda begin, end: stored[begin:end], len(stored)))
+        if not page.is_dictionary or not 0 <= page.uncompressed_bytes <= _MOST_DICTIONARY_BYTES:
             return most
         data = stored[page.begin : page.end]
         if metadata.compression in _CODECS:

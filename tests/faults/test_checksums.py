@@ -24,7 +24,7 @@ from parquetry.common import (
 from parquetry.common.apps.reports import verify
 from parquetry.common.apps.tools import rewrite
 from parquetry.common.base.errors import DatasetError, PipelineError
-from parquetry.common.parquet.page_header import page_checksum
+from parquetry.common.parquet.page_header import page_headers
 
 SCHEMA = Unischema(
     "all",
@@ -80,12 +80,9 @@ def page_ends(file: Path, name: str) -> list[int]:
     """Returns the end offsets of a column's pages in its file; each page has a checksum."""
     begin, end = span(file, name)
     chunk = memoryview(file.read_bytes())[begin:end]
-    ends, position = [], 0
-    while position < len(chunk):
-        checksum, position = page_checksum(lambda first, last: chunk[first:last], position, len(chunk))
-        assert checksum is not None
-        ends.append(begin + position)
-    return ends
+    pages = [*page_headers(lambda first, last: chunk[first:last], len(chunk))]
+    assert all(page.checksum is not None for page in pages)
+    return [begin + page.end for page in pages]
 
 
 def damaged(url: Path, target: Path, name: str, page: int = 0) -> Path:

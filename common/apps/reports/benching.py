@@ -26,6 +26,7 @@ from ...base.urls import url_without_secrets
 from ...dataset.dataset import StoredDataset
 from ...engine.read.fetch import Fetcher, fetch_threads
 from ...parquet.chunk_statistics import belongs
+from ...parquet.page_header import chunk_begin
 from ...pipeline.display.text import leaves
 from ...pipeline.pipeline import Pipeline
 from ...pipeline.step_iterator import chain_of
@@ -257,8 +258,7 @@ class _EpochReader:
                     self._read_chunk(source, group.column(number))
 
     def _read_chunk(self, source: Any, chunk: pq.ColumnChunkMetaData) -> None:
-        start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
-        source.seek(start or chunk.data_page_offset)
+        source.seek(chunk_begin(chunk))
         source.read(chunk.total_compressed_size)
 
     def run(self, name: str, read: Callable[[int], None], seconds: float) -> MeasuredRun:

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from parquetry.common.parquet.page_header import DataPage, data_page
+from parquetry.common.parquet.page_header import PageHeader, page_headers
 from parquetry.common.parquet.thrift import field_places, parse_struct, struct_places
 
 HEAD = bytes.fromhex("1500 1528")  # a data page of 20 bytes
 REST = bytes.fromhex("2c 1508 1500 1506 1506 00 00")  # four values, plain
 
 
-def page_of(header: bytes) -> DataPage | None:
+def page_of(header: bytes) -> PageHeader:
     chunk = memoryview(header + bytes(20))
-    return data_page(lambda begin, end: chunk[begin:end], 0, len(chunk))
+    return next(page_headers(lambda begin, end: chunk[begin:end], len(chunk)))
 
 
 def test_a_header_says_where_its_page_is() -> None:
     page = page_of(HEAD + bytes.fromhex("1528") + REST)
-    assert page is not None
     assert (page.end - page.begin, page.values, page.plain) == (20, 4, True)
 
 
 @pytest.mark.parametrize("size", ["1814" + "00" * 20, "19e3" + "00" * 14, "13 14"], ids=["text", "list", "byte"])
 def test_what_is_no_integer_is_no_size(size: str) -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="an integer in field 3"):
         page_of(HEAD + bytes.fromhex(size) + REST)
 
 
@@ -32,7 +31,7 @@ def test_what_is_no_integer_is_no_size(size: str) -> None:
 def test_what_is_no_struct_is_no_page(kind: str) -> None:
     for head, rest in ("1500", "2c"), ("1506", "5c"):
         header = bytes.fromhex(f"{head} 1528 1528 {rest} 1508 1500 1500 1506 1500 1500 00 00")
-        assert page_of(header) is not None
+        assert page_of(header).is_data
         with pytest.raises(ValueError, match="a struct should be"):
             page_of(header.replace(bytes.fromhex(rest), bytes([int(rest[0] + kind[1], 16)]), 1))
 
@@ -49,9 +48,8 @@ def test_a_struct_is_no_list() -> None:
 
 
 def test_an_empty_text_is_no_encoding() -> None:
-    page = page_of(HEAD + bytes.fromhex("1528") + REST.replace(b"\x15\x00", b"\x18\x00"))
-    assert page is not None
-    assert not page.plain
+    with pytest.raises(ValueError, match="an integer in field 2"):
+        page_of(HEAD + bytes.fromhex("1528") + REST.replace(b"\x15\x00", b"\x18\x00"))
 
 
 def test_lengths_are_known() -> None:
