@@ -217,7 +217,7 @@ def _compile(target: Path) -> None:
     what = f"parquetry compiles its op for TensorFlow {tf.__version__}, once, about a minute"
     with pulse(what, _logger), whole_file(str(target)) as unfinished:
         command = [*compiler, *_FLAGS, *_compile_flags(), *sources, "-x", "c++", os.devnull, "-o", unfinished]
-        command += ["-x", "none", *_link_flags(), "-ldl"]
+        command += ["-x", "none", *list(tf.sysconfig.get_link_flags()), "-ldl"]
         run_compiler(command, "parquetry op library")
         os.chmod(unfinished, 0o755)
 
@@ -249,10 +249,6 @@ def _compile_flags() -> list[str]:
     for flag in tf.sysconfig.get_compile_flags():
         flags += ["-isystem", flag[2:]] if flag.startswith("-I") else [flag]
     return flags
-
-
-def _link_flags() -> list[str]:
-    return list(tf.sysconfig.get_link_flags())
 
 
 @lru_cache(maxsize=1)

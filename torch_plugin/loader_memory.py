@@ -82,7 +82,6 @@ class SharedRegion(Region):
     """A region in a memory file, with a header.
 
     Attributes:
-        addresses: where its memory is.
         is_copied: as for `Region`.
     """
 
@@ -273,7 +272,6 @@ class Placed(NamedTuple):
     """Arrays in regions.
 
     Attributes:
-        regions: the regions.
         places: for each array, the number of its region among these, and the offset in it.
         arrays: the arrays there; whoever holds them keeps the regions in use.
     """

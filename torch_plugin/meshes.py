@@ -66,7 +66,6 @@ class Dimension:
     Attributes:
         name: of the dimension; its number if the mesh has no names.
         role: what its ranks read.
-        axis: its number.
         ranks: this process's rank, and those that differ from it only in this dimension.
     """
 

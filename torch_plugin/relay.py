@@ -142,7 +142,6 @@ class RelayPlan:
     Attributes:
         name: of the meetings.
         is_producer: whether this worker makes the batches.
-        messages: makes the messages of all batches.
         most_waiting: how many batches of a worker may wait.
         most_in_run: how many batches a worker may send as one item.
     """

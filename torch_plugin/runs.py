@@ -31,7 +31,6 @@ class Run:
     """Batches of one worker, in order. Unpickling it makes them from their messages, while the worker is still there.
 
     Args:
-        worker: the number of the worker.
         batches: the batches; in the worker, each may be a `SentBatch`, and in the training process, an error in place
             of one that could not be copied.
         error: what the worker raised after them.
@@ -68,12 +67,7 @@ def _pinned(batch: object) -> object:
 
 
 class RunIterator(Generic[ElementT]):
-    """In a loader worker: yields the elements of an iterator in runs.
-
-    Args:
-        worker: the number of this worker.
-        most: the most batches of a run.
-    """
+    """In a loader worker: yields the elements of an iterator in runs."""
 
     def __init__(self, elements: ElementIterator[ElementT], worker: int, most: int) -> None:
         self._elements = elements

@@ -44,7 +44,6 @@ class ThreadPool(Executor):
 
     Args:
         threads: the most threads.
-        name: of the threads.
         begin: what each thread calls first. It must not raise.
     """
 

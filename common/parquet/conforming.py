@@ -166,7 +166,6 @@ def narrower_floats(kind: pa.DataType, wanted: pa.DataType, dtype: object) -> pa
 
     Args:
         kind, wanted: the column's type in its file and in the dataset.
-        dtype: that of the field.
     """
     whole = pa.types.is_integer(value_type(kind)) and pa.types.is_floating(value_type(wanted))
     if not whole or not isinstance(dtype, np.dtype) or dtype.kind != "f":

@@ -294,7 +294,6 @@ def read_group_footer(
 
     Args:
         group: the number of the row group among those of the source.
-        file: the file that has it.
         names: the dotted names of the fields that are read; ``None`` for all columns of the file.
 
     Raises:

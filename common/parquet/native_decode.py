@@ -368,7 +368,6 @@ def read_by_core(
     """Reads columns of a row group without Arrow. Returns them by name, except for columns that only Arrow can read.
 
     Args:
-        described: the row group.
         path: where the file is on a local disk; ``None`` if it is not.
         key: names the version of the file, and the row group.
         checked: see `CoreColumns.read`.
@@ -462,7 +461,6 @@ class ColumnKind:
 
     Attributes:
         leaf: its number in the footer.
-        type: what is made of it.
         dtype: of its numbers; ``None`` for text, bytes and lists.
         definition: the largest definition level.
         empty: the definition level of an empty list; -1 if it is no list.

@@ -40,7 +40,6 @@ class PageHeader:
         is_data, is_dictionary: the kind of page.
         checksum: CRC-32 of the bytes from ``begin`` to ``end``; ``None`` if the writer omitted it.
         values: the number of levels: one for each value, null, and empty list.
-        encoding: of the values.
         nulls: the number of null values; 0 if the header does not say.
         level_bytes: the sizes of the repetition and definition levels, if these are stored uncompressed; ``None`` if
             the levels carry their own sizes and are compressed with the values.
@@ -144,7 +143,6 @@ class PageTotals:
     Attributes:
         values: the number of levels; see `PageHeader`.
         uncompressed_bytes: the decompressed size of all pages.
-        has_dictionary: whether there is a dictionary page.
         has_prefixes: whether values have the encoding DELTA_BYTE_ARRAY.
     """
 

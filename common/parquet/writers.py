@@ -75,7 +75,6 @@ class WrongBounds:
         right_since: the first version, (major, minor), whose bounds are right; ``None`` if there is none.
         columns: whether the bounds of a column are among those that it got wrong.
         trusted: which of these bounds are right all the same.
-        source: where this is said.
     """
 
     name: str

@@ -231,7 +231,6 @@ def declared_as(stored: UnischemaField, arrow: pa.DataType, declared: UnischemaF
 
     Args:
         stored: the field in the dataset's schema.
-        arrow: the type of the column.
 
     Raises:
         SchemaError: the codec cannot have written this column.

@@ -84,14 +84,10 @@ class Mixture:
     def with_drawn_seed(self, seed: int) -> Mixture:
         """Returns a copy in which every generated seed is derived from ``seed``."""
         sources = tuple(
-            source if source.drawn_seed is None else source.with_seed(_seed_of_source(seed, number))
+            source if source.drawn_seed is None else source.with_seed(_derived(_SOURCE_KEY, seed, number))
             for number, source in enumerate(self.sources)
         )
         return replace(self, sources=sources, seed=seed if self.drawn else self.seed, drawn_seed=seed)
-
-
-def _seed_of_source(seed: int, number: int) -> int:
-    return _derived(_SOURCE_KEY, seed, number)
 
 
 def _derived(*key: int) -> int:

@@ -69,8 +69,6 @@ class StageOrder:
     Attributes:
         selection: ``where``, ``ngram``, ``take``, ``skip``, evaluated in natural order.
         part: views (``shard``, ``take``, ``skip``) in natural order that are fixed before the shuffle.
-        shuffle: the only shuffle.
-        shard: the only shard.
         shard_first: whether the shard comes before the shuffle, with no cut between them.
         views: ``shard``, ``take``, ``skip``, ``repeat``, ``batch`` over the order, in call order.
         stored: all stages in call order; filters and windows use the stored names of fields.
@@ -79,7 +77,6 @@ class StageOrder:
         learning: the stages that learn a vocabulary, each with the rows that it learns from, in call order.
         join: the only stage that forms items from several rows or draws rows by weight; it needs a measure of each row.
         making: if functions make what it measures, the stages before it that decide the values of a row; else empty.
-        batch: the only batch.
         cache: the last ``cache``.
         mixed: whether the rows come from a mix of pipelines, whose items and order are already decided.
     """

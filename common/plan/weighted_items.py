@@ -190,7 +190,6 @@ class WeightedDraws:
     """The drawn items of one epoch.
 
     Args:
-        rows: the rows from which it draws.
         seed, epoch: determine the draw.
     """
 

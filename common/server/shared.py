@@ -76,7 +76,6 @@ class SharedEpochs:
 
         Args:
             key: identifies the pipeline; short, because it is kept.
-            pipeline: the pipeline to read.
             stream: what the client asks for; only the iteration of its cursor matters.
             asked: waits until the client asks for a step; returns False if it left instead.
 

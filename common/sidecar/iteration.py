@@ -34,7 +34,6 @@ class Iteration:
         slots: the slots in which the batches are made.
         request: the planned pipeline.
         generation: identifies the messages of this iteration.
-        start: where to begin.
         most_slots: the maximum number of slots; 0 = choose one.
         counters: where the work of this iteration is counted.
 

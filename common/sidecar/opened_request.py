@@ -27,7 +27,6 @@ class OpenedRequest:
     """A planned pipeline.
 
     Attributes:
-        plan: the plan.
         versions: the versions of the datasets that were found.
         program: how rows become elements.
         fetchers: one for each dataset.
@@ -58,7 +57,6 @@ def prepare(
     Args:
         pipeline: the pipeline of the request.
         request: the OPEN request.
-        start: starts a worker.
         started: workers that already run; the runner uses them first and owns them.
 
     Raises:

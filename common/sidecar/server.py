@@ -31,7 +31,6 @@ class Server:
 
     Args:
         channel: the client's connection; when it ends, the process ends.
-        start: starts a worker.
         started: workers that already run.
     """
 

@@ -29,9 +29,7 @@ class SlotMaker:
     If functions drop rows, jobs are made in slots that the client never sees; their rows are copied into others.
 
     Args:
-        slots: the slots.
         runner: runs the jobs.
-        plan: the plan.
         most_slots: the maximum number of slots in use at once.
         ahead: how many more there may be for a part of a failed job.
         workers: the number of jobs that run at once.

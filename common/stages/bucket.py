@@ -91,7 +91,6 @@ class Bucket(Stage):
         max_tokens, batch_size, batch_sizes: three ways to set how many rows a batch has; exactly one is given.
         pad_to: the length that fields are padded to.
         padded: the fields to pad; ``None`` = ``field``, if its values are lists of numbers or strings.
-        pad_value: the value to pad with.
     """
 
     verb: ClassVar[str] = "bucket"

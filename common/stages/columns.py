@@ -30,7 +30,6 @@ class Columns:
         resolve: finds stored fields.
         patterns: patterns of leading ``select`` stages, collected until the fields are fixed.
         fields: the fields to read; ``None`` until a stage other than ``select`` fixes them.
-        outputs: the columns.
         row_steps: steps on rows, before windows and batches.
         window: how rows become windows.
         join: how rows are joined into items.

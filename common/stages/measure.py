@@ -194,12 +194,7 @@ def making(stages: Sequence[Stage], names: Iterable[str]) -> list[Stage]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthStep(Step):
-    """Checks that the values of columns have the lengths that were counted for their rows (`MadeLengths`).
-
-    Attributes:
-        numbers: the columns.
-        names: their fields.
-    """
+    """Checks that the values of columns have the lengths that were counted for their rows (`MadeLengths`)."""
 
     numbers: tuple[int, ...]
     names: tuple[str, ...]

@@ -90,7 +90,6 @@ class Stored:
 
     Attributes:
         before: the value as it is written before a rename.
-        names: the names in the value.
     """
 
     before: Callable[[Any, NewNames], Any]

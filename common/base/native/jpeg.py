@@ -72,7 +72,6 @@ def decode_parts(
     """Decodes parts and resizes them to the size of ``out``, as `pixels.resize` does.
 
     Args:
-        parts: what to decode.
         out: the targets ``[n, H, W, C]`` with C 1 (gray) or 3 (RGB), in any layout; uint8, or float32 with ``factors``.
         factors: two arrays (float32 ``[C]``): each value becomes ``value * first - second``, rounded after each step.
         places: the target of each image, if they are not in order; int64 ``[n]``.

@@ -36,8 +36,6 @@ class ArrowReader:
     """Reads the columns of a dataset, and the values of its partitions. A `ColumnReader` that leaves nothing.
 
     Args:
-        fields: the fields to read.
-        tables: reads their stored columns.
         casts: fields that are cast from the type of each file; see `Plan.casts`.
         place: describes a row group, for error texts.
     """

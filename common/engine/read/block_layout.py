@@ -26,7 +26,6 @@ class StackedColumns:
     """Columns of one dtype and shape, laid out one after the other.
 
     Attributes:
-        numbers: the numbers of the columns.
         values: their values ``[columns, rows, *shape]``; the rows of each column are contiguous.
     """
 
@@ -89,7 +88,6 @@ class ItemOrder:
     Attributes:
         rows: the row of each item among the wanted rows, int64.
         numbers: the fields that may be put in this order, by name, with their numbers.
-        names: their names.
     """
 
     rows: np.ndarray

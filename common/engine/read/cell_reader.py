@@ -138,7 +138,6 @@ class _Chunk:
 
     Attributes:
         begin: the file offset of its first byte.
-        values: the number of values.
         width: the size of a value in bytes, if all have the same size.
         nullable: whether values may be null.
     """

@@ -41,7 +41,6 @@ class ListedPlace(str):
     """A description of a manifest's row group for error texts. It can also name the file of each row.
 
     Args:
-        manifest: the path of the manifest.
         group: the number of the row group in the manifest.
     """
 

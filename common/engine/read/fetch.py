@@ -72,9 +72,7 @@ class Fetcher:
     """Reads blocks of one dataset. Thread-safe.
 
     Attributes:
-        dataset: the dataset that it reads.
         fields: the fields that it reads, in the order of the tables' columns.
-        context: how they are read.
         joins_requests: whether neighboring row groups may be fetched in the same requests: from a store, unless others
             read them too, or keep them.
     """

@@ -270,7 +270,6 @@ class RowGroupColumns:
     """The fields of a row group: one part per field, all of the same length.
 
     Attributes:
-        columns: the parts.
         stacked: the memory of those that are in the order of items.
     """
 

@@ -39,7 +39,6 @@ class KeptTables(StoredTables):
     """Reads columns from a cache, or else from storage into the cache. It keeps tables of any size.
 
     Args:
-        fields: all fields that may be read.
         stored_bytes: returns the stored size of a row group's columns.
         peers: whether the cache is the memory of other loader workers, which share only some columns.
     """

@@ -74,7 +74,6 @@ class LargeReader:
     """Reads large blocks of one dataset. Thread-safe.
 
     Args:
-        fields: the fields to read, in order.
         cells: locates values that can stay in the dataset's files.
         arrow: reads the others in slices.
         room_bytes: the memory for reading. A very small limit may be exceeded.

@@ -89,7 +89,6 @@ class BadRows:
     epochs, and only functions fail for them, so they are known only to this process.
 
     Args:
-        plan: the plan.
         program: says whether nulls are errors, which changes the rows that fail.
     """
 

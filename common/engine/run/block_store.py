@@ -116,14 +116,12 @@ class BlockStore:
     A job costs time for the streams that it draws from, however many others there are, as in a mix of many sources.
 
     Args:
-        plan: the plan.
         fetchers: one for each source of the plan, with this limit for a row group.
         threads: the number of threads that fetch.
         memory_limit: the budget for loaded blocks, in bytes.
         finish: makes the result of `BlockHandle.future` from a block's source, rows and fetched columns.
         order_of: returns the order that numbers of a source's block can be put in while they are read.
         discard: called with that result when the block is dropped.
-        counters: the counters of the iteration.
         workers: the number of loader workers that each load all blocks.
 
     Attributes:

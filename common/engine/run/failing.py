@@ -115,13 +115,7 @@ class RowGroupPlaces(Protocol):
 
 
 def describe_rows(reads: Sequence[BlockRead], rows: Sequence[BlockRows], places: Sequence[RowGroupPlaces]) -> str:
-    """Names files, row groups and rows.
-
-    Args:
-        reads: what a job reads from blocks.
-        rows: the rows of these blocks.
-        places: describes row groups, for each source.
-    """
+    """Names files, row groups and rows."""
     named: dict[str, np.ndarray] = {}
     for read, block in zip(reads, rows, strict=True):
         stored = block.stored_rows(read.items)

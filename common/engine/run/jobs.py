@@ -82,7 +82,6 @@ class Job:
 
     Attributes:
         number: the number of the job, counted from the beginning of the iteration.
-        steps: the number of steps.
         count: the number of rows of all steps.
         elements: the number of elements: batches, or the rows of a chunk.
         reads: which items to take from which block.

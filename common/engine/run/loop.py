@@ -121,13 +121,8 @@ class JobLoop(Generic[MadeT]):
     `stop` and `close` may be called from any thread, and more than once.
 
     Args:
-        plan: the plan.
         cursor: where the iteration begins.
-        planner: plans the jobs.
-        store: loads their blocks.
-        maker: makes them.
         ahead: the maximum number of jobs that are made or wait for the consumer.
-        counters: the counters of the iteration.
     """
 
     def __init__(

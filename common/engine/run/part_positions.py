@@ -165,9 +165,7 @@ class ErrorLimit:
 
     Args:
         limit: a number of rows, or a share of them; ``None`` = no limit.
-        plan: the plan.
         cursor: says which part it is.
-        positions: the positions of the part.
         unmeasured: the number of rows that could not be measured. They are not in the order, but they count.
     """
 

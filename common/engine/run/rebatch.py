@@ -22,8 +22,6 @@ class Emission:
     """Some elements.
 
     Attributes:
-        columns: the columns of their rows.
-        rows: the number of rows.
         position: the number of source rows consumed up to the last element. The rows of an unbatched emission are
             consecutive in the source, so the row ``k`` from the end was consumed ``k`` positions before. Source rows
             that failed and were left out do not count.

@@ -36,8 +36,6 @@ class SkippingPlanner(Planner):
     """The jobs of one iteration, in order, like those of `JobPlanner`, but each with its `JobPosition`.
 
     Args:
-        plan: the plan.
-        cursor: where to begin.
         bad: the rows that are known to fail.
         max_errors: see `Options.max_errors`.
         counters: where the rows left out are counted.

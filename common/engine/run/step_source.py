@@ -38,7 +38,6 @@ class StepRequest:
         program: the plan's program, which says whether a null is an error, because the consumer cannot represent it.
         cursor: where the iteration begins, and which part of the elements it covers.
         executor: ``"threads"``, ``"sidecar"``, or ``"server"`` if a server makes the steps.
-        options: the options of the pipeline.
         describe: the pipeline as JSON, for another process.
         versions: the versions of the datasets that the pipeline reads, for another process.
         counters: where the work for this request is counted.

@@ -123,7 +123,6 @@ class NumberSummary:
     """Collects the numbers of a field.
 
     Args:
-        output: the field.
         parts: the number of equal parts between the quantiles.
 
     Raises:
@@ -181,7 +180,6 @@ class CategorySummary:
     """Counts the values of a field.
 
     Args:
-        output: the field.
         min_count: how often a value must occur.
         max_size: how many values to keep, the most frequent ones; ``None`` = all.
 

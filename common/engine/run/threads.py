@@ -40,7 +40,6 @@ class DecodeThreads:
 
     Args:
         loaders: one for each source of the plan.
-        program: the program.
         threads: the number of jobs that are made at once.
     """
 

@@ -49,7 +49,6 @@ class BatchRows:
     """What steps may need to know about the rows of a batch.
 
     Attributes:
-        count: the number of rows.
         describe: describes where row ``i`` is stored, for errors.
         keys: returns the keys of the items, for random numbers.
         check: checks that images that are cropped together have the same size.

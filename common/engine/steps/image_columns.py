@@ -59,7 +59,6 @@ def gather_images(step: ImageStep, taken: Taken, arena: Arena, keys: Keys, check
     """Returns the finished images of a stored field, or ``None`` if they cannot come straight from storage.
 
     Args:
-        step: the image step.
         taken: the field's rows.
         arena: allocates the result.
         keys: returns the keys of the items, for random numbers.

@@ -85,7 +85,6 @@ def process(
     """Puts one image through the step into ``out``, whose axes are already in the step's order.
 
     Args:
-        step: the image step.
         image: the decoded image, or only its ``part``.
         numbers: the random numbers of its item.
         out: where the finished image goes.

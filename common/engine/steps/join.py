@@ -27,7 +27,6 @@ class _Pieces:
     """The pieces that a batch takes from one block, in the order of the batch.
 
     Attributes:
-        source: the block.
         rows, first, tokens: for each piece, its row in the block, its first token, and its number of tokens.
         starts: where the pieces begin in the flat batch.
         separators: where separators go in the flat batch.

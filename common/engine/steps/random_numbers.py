@@ -33,7 +33,6 @@ class ItemKeys:
         pass_number: the number of the pass over the dataset, counted over all iterators of the pipeline.
         source: the number of the pipeline in a mix.
         row_group: the row group of the item (for a window, of its first row).
-        row: the row in the row group.
     """
 
     pass_number: np.ndarray

@@ -110,7 +110,6 @@ class RowColumns:
         columns: the columns of the inputs.
         inputs: the values of the inputs, by row.
         kept: the numbers of the rows that the function kept so far; the caller appends to it.
-        count: the number of rows.
         describe: describes where row ``i`` comes from, for errors.
     """
 

@@ -28,7 +28,6 @@ def column_of(step: TransformStep, field: OutputField, values: Any, describe: De
     Args:
         step: the user function's step, for errors.
         field: the declared field.
-        values: the values.
         describe: describes where row ``i`` comes from, for errors.
         alone: whether nobody else holds ``values``, so that no copy is needed.
     """

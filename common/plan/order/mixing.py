@@ -90,7 +90,6 @@ class MixView:
     """The mixed rows of several views. `resolve` stores the source's number in the bits above `SOURCE_SHIFT`.
 
     Args:
-        views: the rows of each source.
         first: the number of each source. A view that is itself a mix counts up from there.
         phases: the weights, one for each source, from row 0 on.
         seed: the seed of the draws.

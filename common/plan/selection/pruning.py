@@ -34,7 +34,6 @@ class ColumnStatistics:
         minimum: lower bounds of the values in the column's own type, null where unknown; ``None`` if all are unknown.
         maximum: upper bounds, likewise.
         null_count: the number of nulls, negative where unknown.
-        num_rows: the number of rows.
         exact: whether equal bounds are a value that the column really holds. True for integers, dates and partition
             values; false for strings and binaries, whose bounds may be truncated. Floats are never exact, because their
             statistics leave out NaN.

@@ -95,7 +95,7 @@ def field_names(expression: pc.Expression | Node, schema_names: Collection[str])
         PipelineError: the expression cannot be parsed.
     """
     names: dict[str, None] = {}
-    for node in walk(_as_node(expression)):
+    for node in walk(parse_expression(expression) if isinstance(expression, pc.Expression) else expression):
         if isinstance(node, Opaque):
             raise _opaque(node.expression)
         if isinstance(node, FieldRef):
@@ -194,10 +194,6 @@ def _opaque(expression: pc.Expression) -> PipelineError:
         f"columns of predicate '{expression_text(expression)}': expected an expression over column names, got one "
         "that cannot be read. Refer to columns by name, or use where(fn, fields=[...])."
     )
-
-
-def _as_node(expression: pc.Expression | Node) -> Node:
-    return parse_expression(expression) if isinstance(expression, pc.Expression) else expression
 
 
 def serialized(expression: pc.Expression) -> pa.Buffer:

@@ -23,7 +23,7 @@ def rows_schema(element: Element) -> pa.Schema:
     """Returns the schema of a stream of rows."""
     fields: list[pa.Field] = []
     for output in element.leaves:
-        fields.append(pa.field(output.name, _column_type(output)))
+        fields.append(pa.field(output.name, item_type(output) if is_scalar(output) else pa.list_(item_type(output))))
         if has_shapes(output):
             fields.append(pa.field(f"{output.name}.shape", pa.list_(pa.int64())))
         if has_valid(output):
@@ -77,10 +77,6 @@ def has_valid(output: OutputField) -> bool:
 def is_scalar(output: OutputField) -> bool:
     """Returns whether a row holds a single value."""
     return output.element_shape == ()
-
-
-def _column_type(output: OutputField) -> pa.DataType:
-    return item_type(output) if is_scalar(output) else pa.list_(item_type(output))
 
 
 def _arrays(output: OutputField, column: Column) -> list[pa.Array]:

@@ -217,7 +217,6 @@ class StreamRequest:
     Attributes:
         cursor: the part of the pipeline's order that the stream covers.
         shared: whether all clients that ask for the epoch divide its batches among them.
-        layout: the layout of the batches.
         strict_nulls: whether a null is an error, because the client cannot represent it.
     """
 

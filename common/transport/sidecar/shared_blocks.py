@@ -149,7 +149,6 @@ class _Columns:
         table: the byte range (begin, end) of an Arrow IPC stream with all Arrow columns.
         cells: for each column of `StoredCells`: its number, byte range (begin, end), starts and ends.
         frames: the columns of frames, with their numbers.
-        count: the number of columns.
     """
 
     table: tuple[int, int]

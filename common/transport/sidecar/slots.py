@@ -103,7 +103,6 @@ def write_tables(
 
     Args:
         parts: the columns, the number of elements in them, and the number of their rows.
-        first_element: the number of the first element.
     """
     headers = []
     for columns, num_elements, num_rows in parts:

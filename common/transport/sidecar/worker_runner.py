@@ -276,7 +276,7 @@ class _Worker:
             if "failed" in received[0]:
                 raise received[0]["failed"]
             self._opened = True
-        forget = [number for number in self._take_stale() if number in self._blocks]
+        forget = [number for number in [self.stale.popleft() for _ in range(len(self.stale))] if number in self._blocks]
         if forget:
             self._channel.send({"do": "forget", "ids": forget})
             self._blocks.difference_update(forget)
@@ -301,9 +301,6 @@ class _Worker:
                 self._stalled = stalled
                 process.kill()
         return self._channel.receive()
-
-    def _take_stale(self) -> list[int]:
-        return [self.stale.popleft() for _ in range(len(self.stale))]
 
     def _note_death(self) -> None:
         code = self._process.exit_code()
