@@ -419,7 +419,7 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
             request=self._request, dataset_key=self._dataset_key, command=self._command, name=name
         )
 
-    def prefetch_to_device(self, device: Any, buffer_size: int = 2) -> tf.data.Dataset:
+    def prefetch_to_device(self, device: object, buffer_size: int = 2) -> tf.data.Dataset:
         """Returns the elements on a device; up to ``buffer_size`` of them are ready there before your step needs them.
 
             >>> batches = dataset.batch(64).prefetch_to_device("/gpu:0")  # doctest: +SKIP

@@ -67,7 +67,7 @@ def checked_device(name: str, devices: Sequence[Any]) -> tf.DeviceSpec:
     return spec
 
 
-def text_in(element_spec: Any, name: str = "") -> list[str]:
+def text_in(element_spec: object, name: str = "") -> list[str]:
     """Returns the names of an element's text fields; positions and offsets count as names."""
     if isinstance(element_spec, dict):
         parts = [(str(key), value) for key, value in element_spec.items()]

@@ -171,7 +171,7 @@ def _nested(leaf: Leaf, tensors: Sequence[tf.Tensor]) -> Any:
     return _stacked(leaf, value)
 
 
-def _stacked(leaf: Leaf, value: Any) -> Any:
+def _stacked(leaf: Leaf, value: object) -> Any:
     """Adds the axis of a window's steps."""
     if leaf.window is None or not leaf.batched:
         return value

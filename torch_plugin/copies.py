@@ -52,7 +52,7 @@ class CopyCounter:
         return Copy(int(index), copies) if copies else index
 
 
-def copies_in(index: Any) -> np.ndarray | None:
+def copies_in(index: object) -> np.ndarray | None:
     """Returns the `Copy.copies` of a number or several (int64), or ``None`` if none of them came before."""
     indices: Iterable[Any] = index if isinstance(index, list | tuple) else [index]
     copies = [each.copies if isinstance(each, Copy) else 0 for each in indices]
@@ -75,7 +75,7 @@ def install() -> None:
 
 def _passing_copies(original: Callable[[Subset[Any], Any], Any]) -> Callable[[Subset[Any], Any], Any]:
     @functools.wraps(original)
-    def get(self: Subset[Any], index: Any) -> Any:
+    def get(self: Subset[Any], index: object) -> Any:
         if copies_in(index) is None:
             return original(self, index)
         return original(Subset(self.dataset, _Passing(self.indices)), index)

@@ -144,7 +144,7 @@ class CudaPageLock:
         runtime: provides ``cudaHostRegister`` and ``cudaHostUnregister``; torch's by default.
     """
 
-    def __init__(self, device: torch.device, runtime: Any = None) -> None:
+    def __init__(self, device: torch.device, runtime: object = None) -> None:
         self._device = device
         self._runtime = runtime
         self._has_warned = False

@@ -215,7 +215,7 @@ class ParquetMap(PipelineCarrier, LoaderAware, Dataset[ElementT]):
             return self._pipeline.plan().program.draws_numbers
         return False
 
-    def _elements(self, index: Any) -> NumberedElements[ElementT]:
+    def _elements(self, index: object) -> NumberedElements[ElementT]:
         """Returns the elements of the epoch, in the copies that a loader wants of those at ``index``."""
         process = os.getpid()  # a forked worker must not use its parent's locks and threads
         if process not in self._readers:
@@ -234,7 +234,7 @@ def _replicas(sampler: object) -> int:
     return max(int(getattr(sampler, name, None) or 1) for name in ("num_replicas", "num_processes"))
 
 
-def _chooses(sampler: Any) -> bool:
+def _chooses(sampler: object) -> bool:
     """Whether a sampler decides the order itself."""
     stands_on_another = hasattr(sampler, "sampler") or hasattr(sampler, "batch_sampler")
     return not stands_on_another and not isinstance(sampler, SequentialSampler) and getattr(sampler, "shuffle", True)

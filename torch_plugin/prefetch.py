@@ -291,7 +291,7 @@ def _finish(copies: DeviceCopies, sources: deque[tuple[Any, list[torch.Tensor]]]
         sources.popleft()
 
 
-def moved(value: Any, move: Move) -> Any:
+def moved(value: object, move: Move) -> Any:
     """Returns the value with ``move(tensor)`` in place of each plain tensor, in new containers.
 
         >>> moved({"x": torch.ones(2), "name": ["a", "b"]}, lambda tensor: tensor + 1)

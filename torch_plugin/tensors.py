@@ -168,7 +168,7 @@ def to_list(values: torch.Tensor | Iterable[Any]) -> list[Any]:
     return list(values.unbind(0)) if isinstance(values, torch.Tensor) else list(values)
 
 
-def reduce_jagged(tensor: Any) -> Any:
+def reduce_jagged(tensor: object) -> Any:
     """Pickles a jagged tensor for another process: with its lengths, and as little else as possible.
 
     The thread of a loader's queue calls it, which loses errors, and the batch with them.

@@ -44,7 +44,7 @@ _NAMES_IN_NEXT = {
 # --- methods of loaders that do more than torch's ---
 
 
-def extend(owner: Any, name: str, wrapper: Wrapper) -> None:
+def extend(owner: object, name: str, wrapper: Wrapper) -> None:
     """Replaces a function by what ``wrapper`` makes of it. Idempotent; has no effect if there is none."""
     original = getattr(owner, name, None)
     if original is not None and not hasattr(original, "_parquetry"):

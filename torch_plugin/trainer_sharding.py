@@ -230,7 +230,7 @@ def _warn_of_save_state() -> None:
     )
 
 
-def _splits_batches(dispatcher: Any, frame: FrameType) -> bool:
+def _splits_batches(dispatcher: object, frame: FrameType) -> bool:
     """Whether a dispatcher splits each batch of its loader, also while ``frame`` is part of its constructor."""
     known = vars(dispatcher).get("split_batches")
     if known is None and frame.f_back is not None:

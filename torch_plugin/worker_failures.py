@@ -40,7 +40,7 @@ def install() -> None:
     extend_worker_check(_explaining)
 
 
-def follow(iterator: Any) -> None:
+def follow(iterator: object) -> None:
     """Registers a loader's iterator whose workers read a dataset of this package."""
     _loaders.add(iterator)
 
@@ -73,7 +73,7 @@ def explain(error: RuntimeError) -> None:
         error.args = ("\n".join([text.rstrip(), *known, advice]), *error.args[1:])
 
 
-def _deaths(iterator: Any, dead: set[int]) -> list[str]:
+def _deaths(iterator: object, dead: set[int]) -> list[str]:
     workers = workers_of(iterator)
     lines = []
     for number, worker in enumerate(workers):
@@ -84,7 +84,7 @@ def _deaths(iterator: Any, dead: set[int]) -> list[str]:
     return lines
 
 
-def _failed_to_start(iterator: Any, dead: set[int]) -> bool:
+def _failed_to_start(iterator: object, dead: set[int]) -> bool:
     """Whether a worker that is a new interpreter ended with an error before the loader got anything from any worker.
 
     Errors of the dataset reach the loop. What ends a worker like this is the import of the program or of its modules.
@@ -136,7 +136,7 @@ def watched(original: Callable[..., tuple[bool, Any]]) -> Callable[..., tuple[bo
     return try_get
 
 
-def _warn_of_wait(iterator: Any, waited_s: float) -> None:
+def _warn_of_wait(iterator: object, waited_s: float) -> None:
     workers, number = workers_of(iterator), awaited_worker(iterator)
     if number is None:
         _LOGGER.warning("the training loop has waited %.0f s for its %d loader workers.", waited_s, len(workers))

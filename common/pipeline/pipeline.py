@@ -563,7 +563,7 @@ class Pipeline(Constructors, VerbAliases, Generic[ElementT]):
             _warn_of_changing_cut(stage, order, self.source)
         return self._replace(stages=stages)
 
-    def _replace(self, **changes: Any) -> Pipeline[ElementT]:
+    def _replace(self, **changes: object) -> Pipeline[ElementT]:
         result = object.__new__(Pipeline)
         for item in fields(self):
             object.__setattr__(result, item.name, changes.get(item.name, getattr(self, item.name)))

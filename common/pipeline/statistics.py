@@ -358,7 +358,7 @@ def _spread(values: np.ndarray) -> tuple[tuple[float, ...], tuple[int, ...]]:
     return quantiles, (len(values),)
 
 
-def _flat(value: Any) -> Iterator[Any]:
+def _flat(value: object) -> Iterator[Any]:
     """Yields the values in nested lists. A null list counts as one null."""
     if not isinstance(value, list):
         yield value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -83,7 +83,7 @@ class Clip(NumberStage):
         return output.dtype
 
 
-def _bound(dtype: np.dtype, bound: float | None, inwards: Any) -> Any:
+def _bound(dtype: np.dtype, bound: float | None, inwards: Callable[[float], int]) -> Any:
     """A bound as a number of a dtype: of integers the next one inside, of floats the nearest finite one."""
     if bound is None:
         return None

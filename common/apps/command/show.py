@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -68,7 +68,7 @@ def _previewed(report: Preview) -> Shown:
     """Shows a row per line, if there are few fields of single values; else a field per line, with rows side by side."""
     from ...pipeline.display.text import short_text, time_text
 
-    def cell(field: PreviewField, value: Any) -> str:
+    def cell(field: PreviewField, value: object) -> str:
         if field.unit is not None and isinstance(value, Integral):
             return time_text(int(value), field.unit)
         return short_text(value, 20).removeprefix(f"{field.dtype} {field.shape} ")  # it is in the columns before

@@ -15,6 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...base.errors import ParquetryError, PipelineError
@@ -257,7 +258,7 @@ class _EpochReader:
                 if belongs(footer.schema.column(number).path, stored):
                     self._read_chunk(source, group.column(number))
 
-    def _read_chunk(self, source: Any, chunk: pq.ColumnChunkMetaData) -> None:
+    def _read_chunk(self, source: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> None:
         source.seek(chunk_begin(chunk))
         source.read(chunk.total_compressed_size)
 

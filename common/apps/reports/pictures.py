@@ -122,7 +122,7 @@ def save_png(pixels: np.ndarray, path: str | os.PathLike[str]) -> None:
         raise DatasetError(f"picture {os.fspath(path)}: cannot be written: {error}") from error
 
 
-def decoded_tokens(values: Any, tokenizer: TokenDecoder) -> str:
+def decoded_tokens(values: object, tokenizer: TokenDecoder) -> str:
     """Decodes a list of tokens. A missing token or list becomes ``null``."""
     if values is None:
         return "null"

@@ -96,7 +96,7 @@ def preview(
     )
 
 
-def shortened(value: Any) -> Any:
+def shortened(value: object) -> Any:
     """Converts a value to JSON. Arrays over 64 values become dtype, shape and bounds; long bytes become their size."""
     if isinstance(value, bytes) and len(value) > 256:
         return {"bytes": len(value)}

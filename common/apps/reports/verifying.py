@@ -440,7 +440,7 @@ def _is_lossy(field: UnischemaField) -> bool:
     return isinstance(codec, CompressedImageCodec) and codec.image_codec != "png"
 
 
-def _round_trip(field: UnischemaField, value: Any) -> str | None:
+def _round_trip(field: UnischemaField, value: object) -> str | None:
     """Encodes and decodes a value again. Returns what is wrong, or ``None`` if the value is unchanged."""
     if value is None or value is np.ma.masked:
         return None

@@ -158,7 +158,7 @@ def default_features(description: object, schema: Unischema) -> dict[str, Featur
     return features
 
 
-def _filled(field: UnischemaField, value: Any) -> Feature:
+def _filled(field: UnischemaField, value: object) -> Feature:
     shape = () if field.storage.takes_encoded else tuple(axis or 0 for axis in field.shape)
     if is_string_like(field.dtype) or field.storage.takes_encoded:
         texts = np.broadcast_to(np.array(value, dtype=object), shape).ravel().tolist()

@@ -10,11 +10,14 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...base.errors import PipelineError
 from ...schema.spark_types import require_pyspark
 from ...storage.filesystem import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _LOGGER = logging.getLogger(__name__)
 _MOUNTS = ("/Volumes/", "/dbfs/")
@@ -63,7 +66,7 @@ def context_of(spark: object, what: str) -> Any:
 
 
 @contextlib.contextmanager
-def session_settings(session: Any, settings: Mapping[str, str], what: str) -> Iterator[None]:
+def session_settings(session: SparkSession, settings: Mapping[str, str], what: str) -> Iterator[None]:
     """Sets options of a session and restores them.
 
     Spark passes the options of a session on to Hadoop and Parquet. Serverless sessions refuse most of them; a warning
@@ -92,14 +95,14 @@ def session_settings(session: Any, settings: Mapping[str, str], what: str) -> It
                 session.conf.set(key, old)
 
 
-def session_parallelism(session: Any) -> int:
+def session_parallelism(session: SparkSession) -> int:
     """Returns the number of tasks that Spark runs at a time, by its own default."""
     from pyspark.sql import functions
 
     return int(session.range(1 << 20).select(functions.spark_partition_id()).distinct().count())
 
 
-def application_id(session: Any) -> str:
+def application_id(session: SparkSession) -> str:
     """Returns the id of the Spark application, or ``"spark"`` if the session does not tell."""
     try:
         return session.conf.get("spark.app.id", None) or "spark"

@@ -382,7 +382,7 @@ class BlockStore:
             self._submit(run, self._load_run, run)
         self._load_run(first)
 
-    def _submit(self, parts: Sequence[_Part], call: Callable[..., None], *arguments: Any) -> None:
+    def _submit(self, parts: Sequence[_Part], call: Callable[..., None], *arguments: object) -> None:
         """Starts a call that loads some parts."""
         try:
             self._pool.submit(call, *arguments)
