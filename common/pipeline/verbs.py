@@ -85,9 +85,10 @@ class Verbs(NumberVerbs, ImageVerbs):
             with suppress(AttributeError):
                 return super().__getattr__(name)  # defined by torch's DataPipes
             public = [each for each in dir(self) if not each.startswith("_")]
-            near = "" if name.startswith("_") else instead_of(name) or did_you_mean(name, public)
-            if not near and name in dir(vars(self).get("_pipeline")):
+            if name in dir(vars(self).get("_pipeline")):
                 near = f" Its pipeline has it: .pipeline.{name}."
+            else:
+                near = "" if name.startswith("_") else instead_of(name) or did_you_mean(name, public)
             raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}.{near}", name=name)
 
     def where(self, predicate: object, fields: Sequence[str] | None = None, *, batched: bool = False) -> Self:

@@ -500,8 +500,9 @@ def test_the_schema_is_the_pipelines(url: str) -> None:
 
 
 def test_what_only_a_pipeline_has_says_where_it_is(url: str) -> None:
-    with pytest.raises(AttributeError, match=r"no attribute 'to_json'. Its pipeline has it: .pipeline.to_json.$"):
-        ParquetDataset(url).to_json()
+    for name in ("to_json", "fit"):  # close to `filter`
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}'. Its pipeline has it: .pipeline.{name}.$"):
+            getattr(ParquetDataset(url), name)
 
 
 def test_explain_tells_the_plan(url: str) -> None:
