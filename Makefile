@@ -188,11 +188,11 @@ environments: $(VENV_OLDEST)/.built $(VENV_NEWEST)/.built $(VENV_BARE)/.built $(
 
 # A file's tests stay in one process, because ranks that train once are the fixture of a whole file; files that take long come
 # first. `make test-slow` runs the examples that need nothing of this environment.
-ALSO_WITHOUT_TRAINERS := hello_numpy hello_torch windows filters_and_shards trainers/checkpointed_loop trainers/launched_loop trainers/pretraining_loop
+ALSO_WITHOUT_TRAINERS := trainers/checkpointed_loop trainers/launched_loop trainers/pretraining_loop
 EXAMPLE := tests/examples/test_examples.py::test_an_example_runs_and_prints_what_it_promises
 OF_TRAINERS := not nightly
 test-trainers: $(VENV_TRAINERS)/.installed
-	$(VENV_TRAINERS)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(patsubst %,--deselect "$(EXAMPLE)[%.py]",$(ALSO_WITHOUT_TRAINERS)) -m "$(OF_TRAINERS)" tests/examples tests/trainers tests/stores
+	$(VENV_TRAINERS)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(patsubst %,--deselect "$(EXAMPLE)[%.py]",$(ALSO_WITHOUT_TRAINERS)) --ignore tests/examples/test_first_hour.py -m "$(OF_TRAINERS)" tests/examples tests/trainers tests/stores
 
 # Everything, however long it takes.
 nightly: check $(VENV)/.built environments
