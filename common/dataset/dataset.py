@@ -103,6 +103,7 @@ class StoredDataset:
     _cast: Container[str] = frozenset()
     _has_footers = False
     _is_declared = False  # whether the user's declarations change the type of a column
+    _frames: tuple[UnischemaField, ...] = ()  # fields of frames that the user declares
 
     def __init__(
         self,
@@ -291,8 +292,9 @@ class StoredDataset:
         schema, refused, partitions = self._described
         others = {name: field for name, field in schema.fields.items() if name not in {each.name for each in fields}}
         dataset = copy.copy(self)
-        for name in ("types", "image_bytes", "frame_columns", "fingerprint"):
+        for name in ("types", "image_bytes", "frame_columns", "fingerprint", "version"):
             dataset.__dict__.pop(name, None)
+        dataset._frames = tuple(fields)
         dataset.__dict__["_described"] = Unischema(schema.name, [*others.values(), *fields]), refused, partitions
         for field in fields:
             if field.name in others or field.name in self.stored_names:
@@ -331,8 +333,8 @@ class StoredDataset:
     def _frame_column(self, field: UnischemaField, name: str, *, is_file: bool) -> UnischemaField:
         kind = self.types.get(name)
         made = None if kind is None else infer_field(name, pa.field(name, kind))
-        fits = made is not None and not made.shape
-        if made is None or not fits or is_text(made.dtype) != is_file:
+        numbers = made is not None and isinstance(made.dtype, np.dtype) and made.dtype.kind in "iufm"
+        if made is None or made.shape or not (is_text(made.dtype) if is_file else numbers):
             raise SchemaError(
                 f"field '{field.name}': expected a column '{name}' of {'text' if is_file else 'numbers or durations'}, "
                 f"which says where its frames are, got {'no such column' if made is None else kind}. Correct the "
@@ -541,6 +543,8 @@ class StoredDataset:
             digest.update(self.table.digest.encode())
         if self.verify != VERIFY[0]:  # cached data was checked at this level
             digest.update(self.verify.encode())
+        for field in self._frames:  # rows are null where their columns are
+            digest.update(json.dumps(field.to_json(), sort_keys=True).encode())
         if self._is_declared:  # windows have gaps in the unit of their field
             digest.update(str(self._unified[0]).encode())
         return digest.hexdigest()

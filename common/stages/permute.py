@@ -9,6 +9,7 @@ from ..base.errors import PipelineError
 from ..base.process.dataclass import dataclass
 from ..schema.element import OutputField
 from ..schema.images import CompressedImageCodec
+from ..schema.video import FrameCodec
 from .base import Stage
 from .columns import Columns, refuse_nested
 from .image_base import AXES, ImageStep, last_image_step
@@ -41,7 +42,7 @@ class Permute(Stage):
         fields, stored = columns.open(), columns.stored
         for number in chosen:
             output, own = columns.outputs[number], stored[number]
-            is_image = own is not None and isinstance(fields[own].storage, CompressedImageCodec)
+            is_image = own is not None and isinstance(fields[own].storage, CompressedImageCodec | FrameCodec)
             axes = self._axes(output, output.dims or (AXES[: len(output.shape)] if is_image else None))
             shape = tuple(output.shape[axis] for axis in axes)
             columns.outputs[number] = replace(output, shape=shape, dims=tuple(self.dims))

@@ -24,10 +24,11 @@ from ..schema.video import VideoCodec
 from .staging import Staging
 
 _ENCODERS = {"av1": "libsvtav1", "h264": "libx264", "hevc": "libx265"}
+# Groups are closed, or a frame would need two of them, and as long as asked for, whatever the scenes.
 _OPTIONS = {
     "av1": {"preset": "8", "svtav1-params": "lp=1"},
-    "h264": {"threads": "1"},
-    "hevc": {"x265-params": "open-gop=0:pools=1:log-level=none"},  # with open groups, a frame needs two of them
+    "h264": {"threads": "1", "sc_threshold": "0"},
+    "hevc": {"x265-params": "open-gop=0:scenecut=0:pools=1:log-level=none"},
 }
 _SVT_LOG = "SVT_LOG"
 _OTHER_WRITER = 12  # hex digits that tell the files of two writers apart

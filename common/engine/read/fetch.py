@@ -125,13 +125,14 @@ class Fetcher:
         """Returns the fields' columns of one row group, still encoded, including partition columns.
 
         Filters, blocks and everything else that uses stored values read these columns. Each column has the type of the
-        dataset (`StoredDataset.types`), whatever type the file stores.
+        dataset (`StoredDataset.types`), whatever type the file stores. That of a field of frames only says which rows
+        have one.
 
         Raises:
             DatasetError: a file cannot be read. The error names the file and row group.
             DecodeError, SchemaError: columns do not fit the dataset.
         """
-        return self._arrow.stored(row_group)
+        return self._videos.marked(self._arrow.stored(row_group))
 
     def stored_slices(self, row_group: int) -> Iterator[pa.Table]:
         """Yields what `stored` returns, in slices of a few MiB if the columns take more than their room."""
@@ -139,7 +140,7 @@ class Fetcher:
         is_large = room is not None and column_bytes(self.dataset, row_group, self._names) > room
         if not is_large or self._listed.fields:
             try:
-                yield self._arrow.stored(row_group, ReadSize(room_bytes=self._room_bytes))
+                yield self._videos.marked(self._arrow.stored(row_group, ReadSize(room_bytes=self._room_bytes)))
                 return
             except TooLargeError:
                 pass
@@ -151,7 +152,7 @@ class Fetcher:
                 for count, table in slices:
                     check_cancelled()
                     began = True
-                    yield self._arrow.typed(row_group, table, range(first, first + count))
+                    yield self._videos.marked(self._arrow.typed(row_group, table, range(first, first + count)))
                     first += count
                 return
         except NoRoomError as error:  # for what a store sends

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from ...base.errors import DecodeError
 from ...base.memory.arrow_views import as_arrow
+from ...base.process.forks import pc
 from ...dataset.row_groups import describe_row_group
 from ...dataset.video.frames import EncodedFrames, VideoFiles
 from ...schema.field import UnischemaField
@@ -54,15 +56,28 @@ class VideoReader:
         """
         values: dict[str, EncodedFrames] = {}
         for field, codec in self.fields.items():
-            parts = [columns[name] for name in codec.columns(field)]
-            arrays = [as_arrow(part) if isinstance(part, np.ndarray) else part for part in parts]
             try:
-                places = codec.places([array for array in arrays if isinstance(array, pa.Array)])
+                places = codec.places([self._values(name, columns[name]) for name in codec.columns(field)])
             except DecodeError as error:
                 place = describe_row_group(self._dataset, row_group)
                 raise DecodeError(f"field '{field.name}', {place}: {error}") from error
             values[field.name] = self._files_of(row_group, codec).read(places, codec.tolerance_s)
         return values
+
+    def _values(self, name: str, part: Part) -> pa.Array:
+        """Returns the values of a column. Durations have come as counts of their unit."""
+        array = as_arrow(part) if isinstance(part, np.ndarray) else part
+        assert isinstance(array, pa.Array)  # text and numbers are
+        kind = self._dataset.types[name]
+        return array.cast(pa.int64()).cast(kind) if pa.types.is_duration(kind) else array
+
+    def marked(self, table: pa.Table) -> pa.Table:
+        """Adds a column for each field of frames, whose values are null where a row has none."""
+        for field, codec in self.fields.items():
+            columns = [table.column(name) for name in codec.columns(field)]
+            valid = reduce(pc.and_, [column.is_valid() for column in columns])
+            table = table.append_column(field.name, pc.if_else(valid, True, pa.scalar(None, pa.bool_())))
+        return table
 
     def _files_of(self, row_group: int, codec: FrameCodec) -> VideoFiles:
         root = codec.root or self._directory(row_group, codec)

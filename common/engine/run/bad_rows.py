@@ -324,6 +324,8 @@ def _key(plan: BasePlan, strict: bool) -> str | None:
         about = [stage.identity for stage in stages if not (stage.makes_values and part.program.has_user_code)]
         fields = [field.name for field in part.program.fields]
         limits = [str(part.dataset.max_value_bytes)]
+        if not all(field.storage.in_column for field in part.program.fields):
+            return None  # a video may change while the dataset stays as it is
         if any(isinstance(field.storage, CompressedImageCodec) for field in part.program.fields):
             limits.append(f"{pixel_limit()} pixels")
         of_values = [str(_VERSION), *limits, *fields, *about]

@@ -1,0 +1,182 @@
+"""Columns that name videos: which files they may name, what a row without a frame gives, and what is fetched for rows."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from cases import every_case
+from movies import HEIGHT, WIDTH, number_of, numbers_of, write_movie
+from s3_server import S3Server, serving
+
+from parquetry.common import Pipeline, UnischemaField, VideoReference
+from parquetry.common.base.errors import DatasetError, DecodeError, ParquetryError, SchemaError
+from parquetry.common.dataset.video.frames import VideoFiles
+from parquetry.common.schema.video import FramePlaces
+
+pytest.importorskip("av", reason="PyAV is not installed: pip install 'parquetry[video]'")
+
+FRAMES = 60
+
+
+@pytest.fixture(scope="module")
+def movie(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A video of 60 frames, 30 each second."""
+    directory = tmp_path_factory.mktemp("movie")
+    write_movie(directory / "data", range(FRAMES))
+    (video,) = (directory / "data").glob("*.mp4")
+    return video
+
+
+@pytest.fixture
+def drive(tmp_path: Path, movie: Path) -> Path:
+    """A table of rows every tenth of a second, in row groups of five, beside the folder of its video."""
+    root = tmp_path / "lake" / "drive"
+    (root / "videos").mkdir(parents=True)
+    shutil.copy(movie, root / "videos" / "front.mp4")
+    write_rows(root, ["videos/front.mp4"] * 20, np.arange(20) / 10)
+    return root
+
+
+def write_rows(root: Path, names: list[str | None], times: Any) -> None:
+    table = pa.table({"id": range(len(names)), "video": pa.array(names, pa.string()), "t": pa.array(times)})
+    pq.write_table(table, root / "rows.parquet", row_group_size=5)
+
+
+def frames(url: object, *, options: dict[str, Any] | None = None, **codec: Any) -> Pipeline:
+    field = UnischemaField(
+        "front", np.uint8, (HEIGHT, WIDTH, 3), VideoReference(**{"file": "video", "time": "t", **codec}), nullable=True
+    )
+    return Pipeline(str(url), [field, "id"], executor="threads", **(options or {}))
+
+
+def test_the_nearest_frame_is_read(drive: Path) -> None:
+    rows = [*frames(drive)]
+    assert [number_of(row["front"]) for row in rows] == [3 * row["id"] for row in rows]
+    write_rows(drive, ["videos/front.mp4"] * 3, [0.51, 0.49, 0.5])
+    assert [number_of(row["front"]) for row in frames(drive)] == [15, 15, 15]
+
+
+@every_case(
+    ("times", "kind"),
+    [([0, 500, 1000], pa.duration("ms")), ([0.0, 0.5, 1.0], pa.float32()), ([0, 1, 1], pa.int64())],
+)
+def test_times_may_have_any_type(drive: Path, times: list[Any], kind: pa.DataType) -> None:
+    write_rows(drive, ["videos/front.mp4"] * 3, pa.array(times, kind))
+    expected = [0, 15, 30] if times[1] != 1 else [0, 30, 30]
+    assert [number_of(row["front"]) for row in frames(drive)] == expected
+
+
+def test_rows_whose_columns_are_null_have_no_frame(drive: Path) -> None:
+    write_rows(drive, ["videos/front.mp4", None, "videos/front.mp4"], pa.array([0.0, 0.1, None]))
+    assert [row["front"] is np.ma.masked or row["front"] is None for row in frames(drive)] == [False, True, True]
+
+
+@every_case(
+    ("name", "time", "text"),
+    [
+        ("videos/front.mp4", 2.2, r"expected a frame at 2\.2.* s, got none nearer than 1\.96"),
+        ("videos/front.mp4", -0.2, "expected a frame at -0.2"),
+        ("videos/front.mp4", float("nan"), "expected a frame at nan"),
+        ("videos/rear.mp4", 0.0, r"video 'videos/rear\.mp4': there is no such file"),
+        ("rows.parquet", 0.0, "video 'rows.parquet'"),
+    ],
+)
+def test_a_row_without_its_frame_fails_alone(drive: Path, name: str, time: float, text: str) -> None:
+    write_rows(drive, ["videos/front.mp4", name, "videos/front.mp4"], [0.0, time, 0.1])
+    with pytest.raises(DecodeError, match=rf"field 'front', file .*rows\.parquet, row group 0, row 1: .*{text}"):
+        list(frames(drive))
+    good = frames(drive, options={"on_error": "skip"})
+    assert [row["id"] for row in good] == [0, 2]
+
+
+def test_a_tolerance_may_be_given(drive: Path) -> None:
+    write_rows(drive, ["videos/front.mp4"] * 2, [0.5, 0.51])
+    with pytest.raises(DecodeError, match="row 1"):
+        list(frames(drive, tolerance_s=0.001))
+    write_rows(drive, ["videos/front.mp4"], [9.0])
+    assert [number_of(row["front"]) for row in frames(drive, tolerance_s=10)] == [59]
+
+
+def test_numbers_of_frames_are_checked(drive: Path) -> None:
+    write_rows(drive, ["videos/front.mp4"] * 2, [59, 60])
+    with pytest.raises(DecodeError, match=r"row 1: .*expected the number of one of its 60 frames, got 60"):
+        list(frames(drive, time=None, frame="t"))
+
+
+@every_case("name", ["../movie/front.mp4", "/etc/passwd", "videos/../../front.mp4", "https://example.com/a.mp4", ""])
+def test_names_that_lead_elsewhere_are_refused(drive: Path, name: str) -> None:
+    write_rows(drive, [name], [0.0])
+    with pytest.raises(SchemaError, match=r"expected a name relative to .*root="):
+        list(frames(drive))
+
+
+def test_videos_may_be_in_a_directory_of_their_own(drive: Path, movie: Path) -> None:
+    for name in (movie.name, str(movie)):
+        write_rows(drive, [name], [0.5])
+        assert [number_of(row["front"]) for row in frames(drive, root=str(movie.parent))] == [15]
+
+
+@every_case(
+    ("codec", "text"),
+    [
+        ({"file": "vide"}, "expected a column 'vide' of text.*no such column"),
+        ({"file": "t"}, "expected a column 't' of text.*got double"),
+        ({"time": "video"}, "expected a column 'video' of numbers or durations.*got string"),
+    ],
+)
+def test_columns_that_say_no_place_are_refused(drive: Path, codec: dict[str, str], text: str) -> None:
+    with pytest.raises(SchemaError, match=text):
+        list(frames(drive, **codec))
+
+
+def test_a_column_of_the_same_name_is_not_hidden(drive: Path) -> None:
+    field = UnischemaField("id", np.uint8, (HEIGHT, WIDTH, 3), VideoReference(file="video", time="t"))
+    with pytest.raises(SchemaError, match="field 'id': expected a name that no column has"):
+        list(Pipeline(str(drive), [field]))
+
+
+def test_expressions_cannot_look_into_frames(drive: Path) -> None:
+    with pytest.raises(ParquetryError, match="field 'front' is stored encoded"):
+        list(frames(drive).where([("front", "=", 3)]))
+
+
+def test_functions_can_look_at_frames(drive: Path) -> None:
+    rows = frames(drive).where(lambda row: number_of(row["front"]) % 2 == 0, ["front"])
+    assert [row["id"] for row in rows] == [*range(0, 20, 2)]
+
+
+def test_a_video_that_changes_is_an_error(drive: Path, movie: Path) -> None:
+    videos = VideoFiles(pafs.LocalFileSystem(), str(drive))
+    places = FramePlaces(["videos/front.mp4"], np.zeros(1, np.int64), frames=np.zeros(1, np.int64))
+    assert len(videos.read(places, None)) == 1
+    video = drive / "videos" / "front.mp4"
+    video.write_bytes(video.read_bytes() + bytes(8))
+    with pytest.raises(DatasetError, match=r"front\.mp4.*changed"):
+        videos.read(places, None)
+
+
+@pytest.fixture
+def server(drive: Path) -> Iterator[S3Server]:
+    with serving(drive.parent.parent) as store:
+        yield store
+
+
+def test_a_store_is_asked_for_samples_of_rows_alone(server: S3Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    shown = {int(row["id"]): number_of(row["front"]) for row in frames(server.url("lake/drive"))}
+    assert shown == {number: 3 * number for number in range(20)}
+    asked = server.count("front.mp4")
+    assert asked["GET"] <= 3 + 4  # the index, and one for each row group
+    server.log.clear()
+    batches = frames(server.url("lake/drive")).shuffle(20, seed=1).batch(4)
+    assert sorted(number for batch in batches for number in numbers_of(batch["front"])) == [*range(0, 60, 3)]
+    assert server.count("front.mp4")["GET"] <= 4  # the index is known
