@@ -75,7 +75,7 @@ class Decoder:
         Raises:
             VideoError: a frame is damaged, or does not come out of these packets.
         """
-        missing = {int(track.shown[frame]): int(frame) for frame in frames}
+        missing: dict[int | None, int] = {int(track.shown[frame]): int(frame) for frame in frames}
         context = self._open(track)
         cause: Exception | None = None
         fed = (self._packet(sample, data) for sample, data in enumerate(packets, first) if len(data))
@@ -125,7 +125,7 @@ class Decoder:
             raise VideoError(f"has frames of the format {frame.format.name}: expected one of {', '.join(_STORED)}")
         plane = frame.planes[0]
         strides = (plane.line_size, out.itemsize * channels, out.itemsize)[: out.ndim]
-        np.copyto(out, np.ndarray(out.shape, out.dtype.newbyteorder("<"), plane, strides=strides))
+        np.copyto(out, np.ndarray(out.shape, out.dtype.newbyteorder("<"), memoryview(plane), strides=strides))
 
     def _open(self, track: Track) -> av.VideoCodecContext:
         """Returns a codec that has seen no packet, or none that it remembers."""
@@ -142,7 +142,7 @@ class Decoder:
         self._context.reorder_depth = track.reorder  # of streams that do not state it themselves
         return self._context
 
-    def _packet(self, sample: int, data: bytes | memoryview) -> av.Packet:
+    def _packet(self, sample: int, data: bytes | memoryview) -> av.Packet[av.VideoStream]:
         """Returns a packet whose frame has the sample as its time.
 
         It is a copy, because decoders may read some bytes beyond the end of a packet.
@@ -150,4 +150,5 @@ class Decoder:
         packet = self._av.Packet(len(data))
         packet.update(data)
         packet.pts = sample
-        return packet
+        copy: av.Packet[av.VideoStream] = packet
+        return copy

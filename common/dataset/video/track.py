@@ -76,7 +76,8 @@ class Track:
 
     def seconds(self) -> np.ndarray:
         """Returns when each frame is shown."""
-        return self.times[self.shown] / self.timescale
+        seconds: np.ndarray = self.times[self.shown] / self.timescale
+        return seconds
 
     def frames_at(self, seconds: np.ndarray) -> np.ndarray:
         """Returns the number of the frame whose time is nearest to each time; the earlier one of two equally near."""
@@ -104,7 +105,8 @@ class Track:
 
         That is the frame's own sample, as samples only refer to earlier ones.
         """
-        return self.shown[frames]
+        samples: np.ndarray = self.shown[frames]
+        return samples
 
 
 def read_track(read: Read, size_bytes: int) -> Track:
@@ -347,7 +349,7 @@ def _keys(samples: _Box, count: int) -> np.ndarray:
     box = samples.find("stss")
     if box is None:
         return np.arange(count)
-    keys = box.table(">u4", 1)[0] - 1
+    keys: np.ndarray = box.table(">u4", 1)[0] - 1
     if len(keys) and (keys[0] < 0 or keys[-1] >= count or (np.diff(keys) <= 0).any()):
         raise VideoError(f"has key frames that are out of order or do not exist, in '{box.path}'")
     return keys
