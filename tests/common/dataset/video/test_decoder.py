@@ -9,7 +9,7 @@ import os
 import struct
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ VIDEOS = {
     "h264": ("h264", 1, X264),
     "h264, two a group": ("h264", 2, X264 | {"bf": "0"}),
     "h264, 30 a group": ("h264", 30, X264),
-    "h264, pyramids of B-frames": ("h264", 9, X264 | {"bf": "4", "b-pyramid": "normal"}),
+    "h264, pyramids of B-frames": ("h264", 9, X264 | {"x264-params": "b-adapt=0:bframes=4:b-pyramid=normal"}),
     "h264, open groups": ("h264", 6, X264 | {"x264-params": "open-gop=1:bframes=3"}),
     "h264, odd size": ("h264", 6, X264 | {"height": 47, "width": 63, "pix_fmt": "yuv444p"}),
     "h264, all values": ("h264", 6, X264 | {"pix_fmt": "yuvj420p", "colorspace": "bt709"}),
@@ -48,7 +48,7 @@ VIDEOS = {
     "h264, index first": ("h264", 9, X264 | {"movflags": "faststart"}),
     "hevc": ("hevc", 1, {"x265-params": X265}),
     "hevc, two a group, open": ("hevc", 2, {"x265-params": X265}),
-    "hevc, three a group, open": ("hevc", 3, {"x265-params": f"{X265}:bframes=6:b-pyramid=1"}),
+    "hevc, three a group, open": ("hevc", 3, {"x265-params": f"{X265}:bframes=6:b-adapt=0"}),
     "hevc, 30 a group": ("hevc", 30, {"x265-params": X265}),
     "hevc, closed groups": ("hevc", 5, {"x265-params": f"{X265}:open-gop=0"}),
     "hevc, 10 bits": ("hevc", 6, {"x265-params": X265, "pix_fmt": "yuv422p10le"}),
@@ -57,14 +57,14 @@ VIDEOS = {
 
 
 def encoded(codec: str, group: int, options: dict[str, str | int], frames: Iterable[np.ndarray] | None = None) -> bytes:
-    """Returns an MP4 file of eleven small frames that differ in every block."""
+    """Returns an MP4 file, of eleven pictures that differ in every block if no frames are given."""
     options = {"pix_fmt": "yuv420p", "height": H, "width": W, **options}
     height, width = int(options.pop("height")), int(options.pop("width"))
     container = {name: str(options.pop(name)) for name in ("movflags", "use_editlist") if name in options}
     if frames is None:
         blocks = np.random.default_rng(3).integers(0, 255, (height // 4 + 1, width // 4 + 1, 3), np.uint8)
         scene = blocks.repeat(4, 0).repeat(4, 1)[:height, :width]
-        frames = (np.roll(scene, 3 * number, 1) for number in range(11))
+        frames = [np.ascontiguousarray(np.roll(scene, 3 * number, 1)) for number in range(11)]
     with tempfile.TemporaryDirectory() as folder:  # a file in memory cannot be read again for its index to come first
         path = Path(folder) / "x.mp4"
         with av.open(str(path), "w", options=container) as out:
@@ -73,7 +73,7 @@ def encoded(codec: str, group: int, options: dict[str, str | int], frames: Itera
             stream.options = {"g": str(group)} | {name: str(value) for name, value in options.items()}
             for pixels in frames:
                 form = "rgb24" if pixels.ndim == 3 else stream.pix_fmt
-                out.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), form)))
+                out.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, form)))
             out.mux(stream.encode(None))
         return path.read_bytes()
 
@@ -220,7 +220,7 @@ def test_only_the_frames_asked_for_come_and_no_more_packets_are_taken_than_neede
     taken = []
 
     class Packets(list[memoryview]):
-        def __iter__(self) -> Iterable[memoryview]:  # type: ignore[override]
+        def __iter__(self) -> Iterator[memoryview]:
             for number, packet in enumerate(super().__iter__()):
                 taken.append(number)
                 yield packet
@@ -246,6 +246,7 @@ def test_a_decoder_goes_from_track_to_track_and_leaves_frames_behind() -> None:
 def test_a_stream_that_does_not_state_its_reordering_loses_no_frame() -> None:
     content = video("h264, pyramids of B-frames")
     track = track_of(content)
+    assert track.reorder == 2
     track = replace(track, extradata=without_usability_information(track.extradata))
     pixels, _ = by_pyav(content)
     decoder = Decoder()
@@ -352,6 +353,14 @@ def test_damaged_and_missing_packets_are_errors_that_name_the_frame_and_log_noth
         next(frames)
     assert np.array_equal(written(decoder, alone(decoder, content, track, 5), 3), pixels[5])
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_sample_without_bytes_does_not_end_the_stream() -> None:
+    content = video("h264")
+    track, (pixels, _), decoder = track_of(content), by_pyav(content), Decoder()
+    fed = [*packets(content, track)[:3], b"", *packets(content, track)[4:]]
+    frames = dict(decoder.frames(track, 0, fed, [1, 9]))
+    assert [np.array_equal(written(decoder, frames[number], 3), pixels[number]) for number in (1, 9)] == [True, True]
 
 
 def test_pictures_much_larger_than_the_index_says_are_not_decoded() -> None:
