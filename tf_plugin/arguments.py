@@ -24,15 +24,15 @@ def static(value: object, verb: str, name: str) -> int | None:
     return number
 
 
-def static_flag(value: object, verb: str, name: str) -> bool | None:
-    """Returns a bool argument of a verb, or ``None`` if it is unknown until the graph runs.
+def static_drop_remainder(value: object) -> bool | None:
+    """Returns ``drop_remainder`` of ``batch``, or ``None`` if it is unknown until the graph runs.
 
     Raises:
         PipelineError: the value is known and neither true nor false.
     """
     known = plain(_known(value))
     if known not in (True, False, None):
-        raise PipelineError(f"{verb}: expected {name} to be True or False, got {value!r}.")
+        raise PipelineError(f"batch: expected drop_remainder to be True or False, got {value!r}.")
     return None if known is None else bool(known)
 
 

@@ -38,7 +38,7 @@ from parquetry.common.schema.element import Element
 from parquetry.common.schema.field import Unischema
 from parquetry.common.stages.base import Stage
 
-from .arguments import graph_seed, known_urls, static, static_flag, static_text
+from .arguments import graph_seed, known_urls, static, static_drop_remainder, static_text
 from .arrow_feed import ArrowFeed
 from .arrow_versions import Transport, arrow_reader, check_transport
 from .build import load_ops
@@ -550,7 +550,7 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
         Raises:
             PipelineError: the elements are batches of different sizes (`bucket`), which tf.data cannot stack.
         """
-        size, drop = static(batch_size, "batch", "batch_size"), static_flag(drop_remainder, "batch", "drop_remainder")
+        size, drop = static(batch_size, "batch", "batch_size"), static_drop_remainder(drop_remainder)
         refused = any(stage.makes_batches for stage in self._pipeline.stages)
         if size is not None and drop is not None and (refused or self._pipeline.accepts("batch")):
             return super().batch(size, drop)

@@ -31,7 +31,6 @@ from .sent_batches import SentBatch
 from .tensors import (
     CoreBatch,
     arrays_to_torch,
-    batch_to_torch,
     parts_to_torch,
     rows_to_torch,
     split_for_core,
@@ -228,11 +227,11 @@ class ElementIterator(Generic[ElementT]):
         self.progress.skipped, self.progress.consumed = self._steps.skipped, position
 
     def _batch(self, element: Element, parts: Sequence[Any]) -> Any:
-        if self._packs:  # columns of one step
-            return batch_to_torch(element, parts, SharedPacker(parts))
         if isinstance(parts, CoreBatch):
             return element.nest(parts.tensors())
         convert = arrays_to_torch if isinstance(parts, tuple) else parts_to_torch
+        if self._packs:
+            return convert(element, parts, SharedPacker(parts))
         if not self._maps:
             return convert(element, parts)
         if isinstance(parts, tuple) and (tensors := over_region(parts)) is not None:
@@ -304,8 +303,8 @@ class ElementIterator(Generic[ElementT]):
 
     def _open(self, worker: int, workers: int, pipeline: Pipeline | None = None) -> StepIterator[Pipeline]:
         chosen = self._pipeline if pipeline is None else pipeline  # a pipeline without rows is false
-        at_once = chosen.element.batched and not self._packs and not self._by_rows
-        split = split_for_torch if self._maps else split_for_core
+        at_once = chosen.element.batched and not self._by_rows
+        split = split_for_torch if self._maps or self._packs else split_for_core
         return StepIterator(
             chosen,
             self.progress.cursor.iteration,

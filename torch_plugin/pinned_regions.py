@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from parquetry.common.base.memory.arena import SHARED_REGIONS, Region, RegionPool
+from parquetry.common.base.memory.arena import SHARED_REGIONS, Region
 from parquetry.common.base.platform.files import use_huge_pages
 
 
@@ -56,14 +56,9 @@ class PinnedRegion(Region):
 
 
 class PinnedRegions:
-    """Makes a pool's further regions page-locked for as long as anyone uses them. Thread-safe.
+    """Makes further regions of batches page-locked for as long as anyone uses them. Thread-safe."""
 
-    Args:
-        pool: the pool of the batches that are copied to a device.
-    """
-
-    def __init__(self, pool: RegionPool) -> None:
-        self._pool = pool
+    def __init__(self) -> None:
         self._users = 0
         self._lock = threading.Lock()
 
@@ -72,14 +67,14 @@ class PinnedRegions:
         with self._lock:
             self._users += 1
             if self._users == 1:
-                self._pool.use(partial(PinnedRegion, page_lock), limited=True)
+                SHARED_REGIONS.use(partial(PinnedRegion, page_lock), limited=True)
 
     def release(self) -> None:
         """Ends a use. After the last one, regions are unlocked as their batches go."""
         with self._lock:
             self._users = max(0, self._users - 1)
             if not self._users:
-                self._pool.use(Region, limited=True)
+                SHARED_REGIONS.use(Region, limited=True)
 
     def forget(self) -> None:
         """Starts fresh in a forked child, as its pool does: the parent's threads may hold the lock."""
@@ -92,6 +87,6 @@ def _unlock_here(page_lock: PageLock, address: int, pid: int) -> None:
         page_lock.unlock(address)
 
 
-PINNED_BATCHES = PinnedRegions(SHARED_REGIONS)
+PINNED_BATCHES = PinnedRegions()
 """The regions of batches in this process."""
 os.register_at_fork(after_in_child=PINNED_BATCHES.forget)

@@ -423,7 +423,7 @@ class FieldVerbs:
         if version is not None and not lengths:
             raise PipelineError("transform: expected version= only with lengths=True, got it without.")
         function = UserFunction(fn, None if version is None else version_digest("transform", version))
-        warn_of_generators("transform", fn)
+        warn_of_generators(fn)
         if seed is not None and not rng:
             raise PipelineError("transform: expected seed= only with rng=True, got it without. Write rng=True.")
         chosen, drawn = seed_or_drawn(seed) if rng else (0, False)

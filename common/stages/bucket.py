@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from ..base.errors import DecodeError, NullValueError, PipelineError
+from ..base.errors import DecodeError, PipelineError
 from ..base.memory.arrow_views import as_numpy
 from ..base.process.dataclass import dataclass
 from ..base.process.forks import pc
@@ -183,7 +183,7 @@ def _nulls(name: str, column: pa.ChunkedArray) -> list[Refusal]:
     _lengths(name, column.slice(0, 0))
     if is_list(column.type):
         return null_lists(name, column)
-    return nulls_of(name, column, "a value with a length", error=NullValueError)
+    return nulls_of(name, column, "a value with a length")
 
 
 def _lengths(name: str, column: pa.ChunkedArray) -> np.ndarray:

@@ -267,14 +267,13 @@ def digest_of(function: Callable[..., Any]) -> str:
     return hasher.hexdigest()
 
 
-def warn_of_generators(verb: str, function: object) -> None:
+def warn_of_generators(function: object) -> None:
     """Warns if a function carries a random generator: each process that runs it would have a copy of it."""
     kind = next((type(each).__qualname__ for each in _carried(function) if _is_generator(each)), None)
     if kind is not None:
         _LOGGER.warning(
-            "%s: %s carries a %s. Each process that runs it draws the same numbers from a copy of its own, and a "
-            "resumed run draws others. Write transform(fn, rng=True), which calls fn(row, rng) with a generator.",
-            verb,
+            "transform: %s carries a %s. Each process that runs it draws the same numbers from a copy of its own, and "
+            "a resumed run draws others. Write transform(fn, rng=True), which calls fn(row, rng) with a generator.",
             getattr(function, "__qualname__", type(function).__qualname__),
             kind,
         )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from ..base.errors import DecodeError, NullValueError, ParquetryError, PipelineError
+from ..base.errors import DecodeError, NullValueError, PipelineError
 from ..base.memory.arrow_views import as_numpy
 from ..base.process.dataclass import dataclass
 from ..schema.element import OutputField
@@ -94,15 +94,15 @@ def list_lengths(column: pa.ChunkedArray) -> np.ndarray:
 
 def null_lists(name: str, column: pa.ChunkedArray) -> list[Refusal]:
     """Returns the rows of a stored column whose list is null."""
-    return nulls_of(name, column, "a list of tokens", error=NullValueError) if column.null_count else []
+    return nulls_of(name, column, "a list of tokens") if column.null_count else []
 
 
-def nulls_of(name: str, nulls: pa.ChunkedArray, expected: str, *, error: type[ParquetryError]) -> list[Refusal]:
+def nulls_of(name: str, nulls: pa.ChunkedArray, expected: str) -> list[Refusal]:
     """Returns the rows that are null in a column, which should hold ``expected``."""
     rows = np.flatnonzero(as_numpy(nulls.is_null()))
     remedy = f"Leave such rows out with nulls('drop', '{name}')."
     text = f"expected {expected}, found null"
-    return [Refusal(error=error, field=name, rows=rows, problem=lambda row: text, remedy=remedy)]
+    return [Refusal(error=NullValueError, field=name, rows=rows, problem=lambda row: text, remedy=remedy)]
 
 
 def _nulls_inside(name: str, column: pa.ChunkedArray) -> list[Refusal]:

@@ -1,8 +1,9 @@
-"""Makes pieces of the caller's rows and columns: large enough to encode quickly, and small enough for memory."""
+"""Makes pieces of the caller's rows, columns or pipeline: large enough to encode quickly, and small enough to hold."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from operator import attrgetter
 from sys import getsizeof
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..base.errors import PipelineError
+from ..pipeline.pipeline import Pipeline
 from ..schema.field import Unischema, UnischemaField
 
 CHUNK_BYTES = 8 << 20
 WAITING_ROWS = 4096  # copies of rows, which take several times the memory of columns
 WHOLE_CHUNK_ROWS = 16_384  # of rows and columns that are given whole, which need no buffer
+_BATCH_BYTES, _MOST_BATCH_ROWS = 8 << 20, 4096
 _NUMBERS = frozenset({int, float, bool, type(None), *(np.dtype(code).type for code in "?bhilqBHILQefd")})
 _IMMUTABLE = _NUMBERS | {str, bytes, np.str_, np.bytes_}
 
@@ -117,3 +121,41 @@ def _row_bytes(field: UnischemaField, column: Any) -> np.ndarray:
         size = len if types <= {str, bytes} else attrgetter("nbytes") if types == {np.ndarray} else _raw_bytes
         return np.fromiter(map(size, column), dtype=np.int64, count=len(column))
     return np.full(len(column), column.nbytes // max(1, len(column)), dtype=np.int64)
+
+
+def pipeline_of(rows: object) -> Pipeline[Any] | None:
+    """Returns the pipeline that rows are, or that a framework's dataset wraps; ``None`` if they are something else."""
+    pipeline = rows if isinstance(rows, Pipeline) else getattr(rows, "pipeline", None)
+    return pipeline if isinstance(pipeline, Pipeline) else None
+
+
+def batches_of(pipeline: Pipeline[Any], schema: Unischema) -> tuple[Iterator[Mapping[str, Any]], int | None]:
+    """Returns the columns of all rows in batches, and the number of rows if it is known.
+
+    Times are delivered as numpy times, where the schema has times.
+
+    Raises:
+        PipelineError: the rows are no dicts, or never end.
+    """
+    element = pipeline.element
+    if element.form is not None or any(len(output.path) > 1 for output in element.outputs):
+        what = "windows with fields at offsets" if element.form is None else "the tuples of as_tuple()"
+        raise PipelineError(f"write_dataset: expected a pipeline of rows with one value for each field, got {what}.")
+    if pipeline.plan().length is None:
+        raise PipelineError(
+            "write_dataset: expected a pipeline that ends, got one that repeats forever. Leave repeat() out."
+        )
+    for output in element.outputs:
+        field = schema.fields.get(output.name)
+        kind = getattr(None if field is None else field.dtype, "kind", "")
+        if output.time is not None and not output.as_time and kind in ("m", "M"):
+            pipeline = pipeline.cast(output.time, output.name)
+    if element.batched:
+        return iter(pipeline), None
+    rows: int | None = None
+    with suppress(TypeError):  # a function drops rows
+        rows = len(pipeline)
+    if not pipeline.accepts("batch"):
+        return ({name: [value] for name, value in row.items()} for row in pipeline), rows
+    size = _BATCH_BYTES // pipeline.plan().row_bytes
+    return iter(pipeline.batch(min(max(size, 1), _MOST_BATCH_ROWS))), rows

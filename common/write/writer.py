@@ -24,12 +24,11 @@ from ..schema.field import Unischema
 from ..schema.plain import data_frame_kind
 from ..storage.filesystem import resolve
 from .appending import Appending
-from .chunks import WHOLE_CHUNK_ROWS, RowBuffer, column_chunks
+from .chunks import WHOLE_CHUNK_ROWS, RowBuffer, batches_of, column_chunks, pipeline_of
 from .file_format import arrow_schema, check_compression, core_schema, values_schema
 from .part_files import FileFormat, OpenParts, Partition, checked_files
 from .partition import check_partition_fields, null_directory, split_by_partition
 from .petastorm import petastorm_metadata, petastorm_schema
-from .pipelines import batches_of, pipeline_of
 from .row_groups import RowGroupLimit
 from .staging import COMMON_METADATA, Staging, storage_errors
 

@@ -33,8 +33,7 @@ from ...stages.transform import TransformStep
 from ..columns.batch import Column, cut_column
 from .encode import compute_codes, compute_hash_codes
 from .image_columns import SizeCheck, apply_images, gather_images
-from .lengths import check_lengths
-from .numbers import compute_buckets, compute_cast, compute_clipped, compute_standardized
+from .numbers import check_lengths, compute_buckets, compute_cast, compute_clipped, compute_standardized
 from .pack import apply_pack, gather_packed
 from .random_numbers import ItemKeys
 from .shaping import apply_nulls, apply_pad, apply_permute, pad_batches
