@@ -48,7 +48,7 @@ from .loader_passes import LoaderAware, LoaderPosition, Pass
 from .meshes import warn_of_model_parallel
 from .pass_counters import PassCounters
 from .placement import Placement, on_these_ranks, rank_here, shard_of, shared_number, with_shard
-from .relay import Messages, RelayAddress, RelayPlan, most_in_run, most_waiting
+from .relay import RelayAddress, RelayPlan, most_in_run, most_waiting
 from .runs import RunIterator
 from .stateful_ranks import continue_on_other_ranks
 from .torch_internals import keeps_workers
@@ -567,11 +567,18 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
         info, name = get_worker_info(), self._meeting.name
         if info is None or name is None or self._trainer_sharding is not None:
             return None
-        waiting, messages = most_waiting(part, at.workers), Messages(part, self._counting.of_worker())
+        waiting = most_waiting(part, at.workers)
         if not waiting:
             return None
         most = most_in_run(part, waiting) if self._meeting.in_runs else 1
-        return RelayPlan(name=name, is_producer=info.id == 0, messages=messages, most_waiting=waiting, most_in_run=most)
+        return RelayPlan(
+            name=name,
+            is_producer=info.id == 0,
+            pipeline=part,
+            counters=self._counting.of_worker(),
+            most_waiting=waiting,
+            most_in_run=most,
+        )
 
     # --- seeds and streams ---
 

@@ -189,7 +189,7 @@ class ElementIterator(Generic[ElementT]):
         """
         if not self.begun:
             self.begun = True
-            own = replace(plan, messages=plan.messages.of(self._steps.pipeline))  # with the streams of a state
+            own = replace(plan, pipeline=self._steps.pipeline)  # with the streams of a state
             self._relay = own.join(self._steps.cursor, self.state_dict)
         batch = None if self._relay is None else self._relay.take()
         if batch is not None:

@@ -89,28 +89,6 @@ def most_in_run(pipeline: Pipeline, waiting: int) -> int:
     return max(min(waiting, _SMALL_BYTES // pipeline.plan().step_bytes), 1)
 
 
-class Messages:
-    """Opens the messages of a pipeline's batches."""
-
-    def __init__(self, pipeline: Pipeline, counters: Counters) -> None:
-        self._pipeline = pipeline
-        self._counters = counters
-
-    def of(self, pipeline: Pipeline) -> Messages:
-        """Returns the messages of the batches of another pipeline."""
-        return Messages(pipeline, self._counters)
-
-    def open(self, cursor: Cursor, workers: int) -> StepIterator[Pipeline]:
-        """Returns an iterator over the messages from ``cursor``, made by as many threads as the workers would have."""
-        pipeline = self._pipeline.with_options(workers=(self._pipeline.workers or 1) * workers)
-        converter = Encoder(pipeline.element)
-        steps = StepIterator(
-            pipeline, cursor.iteration, strict_nulls=True, converter=converter, counters=self._counters, waits=False
-        )
-        steps.begin_at(cursor)
-        return steps
-
-
 class RelayAddress:
     """Where the workers of a loader meet. Workers are forked or unpickled with it.
 
@@ -142,13 +120,15 @@ class RelayPlan:
     Attributes:
         name: of the meetings.
         is_producer: whether this worker makes the batches.
+        pipeline: makes all batches.
         most_waiting: how many batches of a worker may wait.
         most_in_run: how many batches a worker may send as one item.
     """
 
     name: str
     is_producer: bool
-    messages: Messages
+    pipeline: Pipeline
+    counters: Counters
     most_waiting: int
     most_in_run: int = 1
 
@@ -386,7 +366,16 @@ class Producer:
 
     def _deal(self, lanes: list[_Lane], begin: int) -> None:
         make_for(len(lanes))
-        steps = self._plan.messages.open(replace(self._cursor, worker=0, workers=1, start=begin), len(lanes))
+        pipeline = self._plan.pipeline
+        steps = StepIterator(
+            pipeline.with_options(workers=(pipeline.workers or 1) * len(lanes)),
+            self._cursor.iteration,
+            strict_nulls=True,
+            converter=Encoder(pipeline.element),
+            counters=self._plan.counters,
+            waits=False,
+        )
+        steps.begin_at(replace(self._cursor, worker=0, workers=1, start=begin))
         try:
             for index in itertools.count(begin):
                 step = next(steps, None)
