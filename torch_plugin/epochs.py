@@ -98,7 +98,6 @@ class EpochMemory:
         return self._path
 
     def announce(self, loader: int, announcement: AnnouncedPass) -> None:
-        """Announces the pass that a loader begins."""
         for number in range(_PASSES):
             if _WORDS.unpack_from(self._memory, _place(loader, number))[0] != loader:  # of a loader before
                 _WORDS.pack_into(self._memory, _place(loader, number), 0, 0, 0)

@@ -226,7 +226,6 @@ class _Sharing:
         self._begins = [addresses.start for addresses, _ in self._regions]
 
     def with_number(self, number: int) -> SharedRegion | None:
-        """Returns a region by its number."""
         with self._lock:
             regions = [region() for _, region in self._regions]
         return next((region for region in regions if region is not None and region.number == number), None)

@@ -229,7 +229,6 @@ def variable(kind: pa.DataType) -> pa.DataType:
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether the values are bytes."""
     return bool(
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
@@ -239,7 +238,6 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether the values are text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
 
 

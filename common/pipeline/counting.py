@@ -110,7 +110,6 @@ class _Counter:
         self._rows += table.num_rows
 
     def selection(self) -> Selection:
-        """Returns the selection of all rows."""
         selection, measure = self._selection, self._measure
         lengths = measure.combine(self._parts)
         row_groups = np.flatnonzero(selection.rows.counts > 0).tolist()

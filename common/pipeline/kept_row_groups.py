@@ -48,7 +48,6 @@ class KeptRowGroups:
         self._loaded: LRUCache[RunKey, LoadedRun] = LRUCache(memory_limit // 2, lambda loaded: loaded.num_bytes)
 
     def load(self, runs: Sequence[RunKey]) -> list[LoadedRun]:
-        """Loads the rows of each run."""
         if self.threads == 1 or sum(run not in self._loaded for run in runs) < 2:
             return [self._loaded.made(run, partial(self._load, run)) for run in runs]
         counters = counters_here()

@@ -68,7 +68,6 @@ class Source:
 
     @property
     def server(self) -> ServerAddress | None:
-        """The server that makes the elements."""
         return None
 
     @property

@@ -126,7 +126,6 @@ class MixedPlan(BasePlan):
 
     @cached_property
     def mix_view(self) -> MixView:
-        """The mixed rows."""
         mixture = self.mixture
         views = [plan.row_view for plan in self.plans]
         return MixView(views, self._first, mixture.phases, mixture.seed, mixture.stop)

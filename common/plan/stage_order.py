@@ -157,7 +157,6 @@ class StageOrder:
 
     @property
     def casts(self) -> bool:
-        """Whether a stage casts fields."""
         return any(stage.casts_to is not None for stage in self.fields)
 
     def cast_of(self, name: str) -> np.dtype[Any] | None:

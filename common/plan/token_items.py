@@ -146,7 +146,6 @@ class TokenOrder(EpochOrder):
         return start * self._length, self._tokens if self.is_last(stream) else stop * self._length
 
     def _pieces(self, row_group: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns pieces of whole rows."""
         bounds, words = super()._pieces(row_group)
         first, last = self.items_before[row_group : row_group + 2]
         around, place = np.divmod(bounds, last - first)

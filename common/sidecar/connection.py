@@ -76,7 +76,6 @@ class SlotPool:
 
     @property
     def memory_bytes(self) -> int:
-        """The memory of all slots."""
         return sum(slot.memory.num_bytes for slot in (*self._slots.values(), *self._private))
 
     def has_room(self, most: int) -> bool:

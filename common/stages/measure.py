@@ -42,7 +42,6 @@ class Refusal:
         return f"field '{self.field}', {describe(row)}: {self.problem(row)}."
 
     def error_of_first(self, describe: Callable[[int], str]) -> ParquetryError:
-        """Returns the error of the first row."""
         return self.error(f"{self.told(int(self.rows[0]), describe)} {self.remedy}")
 
 

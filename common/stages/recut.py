@@ -40,5 +40,4 @@ class Recut(PlainFields):
             raise PipelineError(f"shard: expected recut from a state, got {self.to_json()}.")
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the attributes."""
         return {"iteration": self.iteration, "passes": self.passes, "streams": self.streams, "cuts": self.cuts}

@@ -70,7 +70,6 @@ class ExpressionWeights(Weights):
 
     @property
     def expression(self) -> pc.Expression:
-        """The expression."""
         return expression_from_json(self.serialised)
 
     def check(self) -> None:

@@ -57,7 +57,6 @@ class Where(Filter):
 
     @property
     def expression(self) -> Any:
-        """The expression."""
         return expression_from_json(self.serialised)
 
     @property

@@ -81,7 +81,6 @@ def _readable(field: UnischemaField) -> UnischemaField:
 
 
 def _text(value: str) -> bytes:
-    """A string."""
     data = value.encode("utf-8", "surrogatepass")
     return pickle.BINUNICODE + struct.pack("<I", len(data)) + data
 

@@ -48,7 +48,6 @@ class LRUCache(Generic[Key, Value]):
             self._drop_oldest()
 
     def limit_to(self, limit: int) -> None:
-        """Changes the limit."""
         with self._lock:
             self.limit = limit
             self._drop_oldest()

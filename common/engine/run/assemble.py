@@ -120,7 +120,6 @@ def _assembled(
 def _before_item_steps(
     program: ElementProgram | MixedProgram, sources: Sequence[BlockSlice], rows: BatchRows, arena: Arena
 ) -> list[Column]:
-    """Returns the columns that the steps on items get."""
     if isinstance(program, MixedProgram):
         return _mixed(program, sources, rows.count)
     if program.join is not None:
@@ -160,7 +159,6 @@ def _dropping(program: ElementProgram | MixedProgram, columns: list[Column], row
 
 
 def _some_rows(rows: BatchRows, kept: np.ndarray) -> BatchRows:
-    """Returns the remaining rows of a batch."""
 
     def describe(row: int) -> str:
         return rows.describe(int(kept[row]))

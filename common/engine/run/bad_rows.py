@@ -119,7 +119,6 @@ class BadRows:
         return bool(self.known or self._joined)
 
     def add(self, failing: FailedItem) -> None:
-        """Notes that an item of a block failed."""
         key, item, token, error = failing
         if token is not None:
             with self._lock:

@@ -193,7 +193,6 @@ class Planner:
         return self
 
     def __next__(self) -> Job:
-        """Returns the next job."""
         raise NotImplementedError
 
     def plan_again(self, job: Job, find: Callable[[], list[FailedItem]]) -> bool:

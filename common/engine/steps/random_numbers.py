@@ -41,7 +41,6 @@ class ItemKeys:
     row: np.ndarray
 
     def take(self, index: np.ndarray) -> ItemKeys:
-        """Returns the keys of the given items."""
         return ItemKeys(self.pass_number[index], self.source[index], self.row_group[index], self.row[index])
 
 

@@ -89,7 +89,6 @@ def _nested_column(field: OutputField, values: NestedArray) -> Compound | None:
 def collector_for(
     step: TransformStep, field: OutputField, rows: int, describe: Describe
 ) -> ValueCollector | NestedCollector:
-    """Returns the collector for the values of a field."""
     return (NestedCollector if field.levels else ValueCollector)(step, field, rows, describe)
 
 
@@ -126,7 +125,6 @@ class NestedCollector:
         self._rows += 1
 
     def column(self) -> Compound:
-        """Returns the column of all values."""
         lead = (self._rows,) if self._field.window is None else (self._rows, self._field.window)
         parts = [part for leaf in self._leaves if isinstance(part := leaf.column(), Ragged)]
         for part, inside in pairwise(parts):
@@ -282,7 +280,6 @@ class ValueCollector:
         self._rows += 1
 
     def column(self) -> Column:
-        """Returns the column of all values."""
         field, lead = self._field, (self._rows, *self._window)
         mask = None if all(self._valid) else np.array(self._valid, dtype=bool).reshape(lead)
         if self._out is not None:

@@ -36,7 +36,6 @@ from ..columns.protocols import Describe
 
 
 def apply_permute(step: PermuteStep, columns: Sequence[Column]) -> list[Column]:
-    """Returns the columns with one of them permuted."""
     column = columns[step.number]
     result = list(columns)
     if isinstance(column, Dense):

@@ -108,7 +108,6 @@ class EpochOrder:
 
     @property
     def num_streams(self) -> int:
-        """The number of streams."""
         return self.spec.streams
 
     @property

@@ -67,7 +67,6 @@ class ItemRuns:
 
     @property
     def items(self) -> int:
-        """The number of items."""
         return int(self.length.sum())
 
     def between(self, start: int, stop: int) -> ItemRuns:
@@ -128,7 +127,6 @@ class Leftovers:
 
     @property
     def items(self) -> int:
-        """The number of items."""
         return int(self._ends[-1])
 
     @property

@@ -81,7 +81,6 @@ class _Key:
         self._words = words
 
     def generate_state(self, n_words: int, dtype: type[np.uint64]) -> np.ndarray:
-        """Returns the key."""
         return self._words
 
 

@@ -164,7 +164,6 @@ def _unproven(dataset: StoredDataset, name: str, test: Callable[[pa.ChunkedArray
 
 
 def matching(selection: Selection, conditions: Sequence[Condition], stored: StoredRows) -> Selection:
-    """Returns the selection of the rows that match all conditions."""
     if not conditions:
         return selection
     before = selection.rows

@@ -47,7 +47,6 @@ class RefusedRows:
         return f"row group {group}, row {row}: expected a row that can be measured"
 
     def each(self) -> list[RefusedRows]:
-        """Returns the rows one by one."""
         return [RefusedRows(places=self.places[n : n + 1], messages=(self.message(n),)) for n in range(len(self))]
 
     def to_json(self) -> dict[str, Any]:

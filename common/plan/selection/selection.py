@@ -137,6 +137,5 @@ class StoredRows:
             first += table.num_rows
 
     def read_bytes(self, names: Sequence[str], row_groups: np.ndarray) -> int:
-        """Returns the stored bytes of columns in row groups."""
         stored = [name for name in names if name not in self.dataset.partitions]
         return sum(column_bytes(self.dataset, int(found), stored) for found in row_groups) if stored else 0

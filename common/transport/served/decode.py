@@ -32,7 +32,6 @@ def element_of_schema(schema: pa.Schema) -> Element:
 
 
 def decode_rows(leaves: Sequence[OutputField], batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> list[Column]:
-    """Returns the columns of a record batch."""
     padded = json.loads(metadata.get(SHAPES_KEY, b"{}"))
     columns: list[Column] = []
     arrays = iter(batch.columns)

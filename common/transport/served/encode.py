@@ -20,7 +20,6 @@ from .wire import POSITION_KEY, SCHEMA_KEY, SHAPES_KEY, element_to_json
 
 
 def rows_schema(element: Element) -> pa.Schema:
-    """Returns the schema of a stream of rows."""
     fields: list[pa.Field] = []
     for output in element.leaves:
         fields.append(pa.field(output.name, item_type(output) if is_scalar(output) else pa.list_(item_type(output))))

@@ -43,7 +43,6 @@ class FlatColumn:
 
     @property
     def arrow(self) -> pa.DataType:
-        """The Arrow type of the column."""
         return self.type if self.scalar else pa.list_(self.type)
 
 
@@ -72,7 +71,6 @@ def last_variable(output: OutputField) -> int:
 
 
 def flat_schema(element: Element) -> pa.Schema:
-    """Returns the schema of a stream of elements."""
     names = [
         f"{element.leaves[flat.field].name}.{flat.part}{max(flat.axis, 0) or ''}" for flat in flat_columns_of(element)
     ]

@@ -34,7 +34,6 @@ class RecentMost:
         self._noted: deque[tuple[float, int]] = deque()  # times ascend, numbers descend
 
     def note(self, number: int, now: float) -> None:
-        """Adds a number."""
         while self._noted and self._noted[-1][1] <= number:
             self._noted.pop()
         self._noted.append((now, number))
@@ -75,7 +74,6 @@ class IdlePool:
             client.close()
 
     def give(self, client: SidecarClient) -> None:
-        """Returns a sidecar to the pool."""
         idle_s = idle_seconds()
         with self._lock:
             self._most_used.note(len(self._used), time.monotonic())

@@ -120,7 +120,6 @@ class Start:
     state: str | None = None
 
     def pack(self) -> bytes:
-        """The bytes of the body."""
         state = b"" if self.state is None else self.state.encode()
         cursor, flags = self.cursor, MERGE * self.merge | RESUME * (self.state is not None)
         place = (cursor.iteration, cursor.origin.passes, cursor.origin.rows, cursor.start)
@@ -161,7 +160,6 @@ class Started:
     after: str
 
     def pack(self) -> bytes:
-        """The bytes of the body."""
         before, after = self.before.encode(), self.after.encode()
         return STARTED.pack(self.iteration, self.most_slots, len(before), len(after)) + before + after
 
@@ -219,7 +217,6 @@ class BatchHeader(NamedTuple):
     num_rows: int
 
     def pack(self) -> bytes:
-        """Returns the 40 bytes of the header."""
         return BATCH.pack(*self)
 
     @classmethod

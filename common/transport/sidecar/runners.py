@@ -33,7 +33,6 @@ class ThreadRunner(DecodeThreads):
         """Does nothing: the memory is freed with the last reference."""
 
     def submit(self, job: Job, handles: list[BlockHandle], slot: Slot) -> Future[MadeSlot]:
-        """Starts a job in a slot."""
         return self._pool.submit(self._make, job, handles, slot)
 
     def _make(self, job: Job, handles: list[BlockHandle], slot: Slot) -> MadeSlot:

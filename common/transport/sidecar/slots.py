@@ -43,7 +43,6 @@ class SlotMemory:
 
     @property
     def num_bytes(self) -> int:
-        """The size of the slot."""
         return self._size
 
     def begin(self) -> None:
