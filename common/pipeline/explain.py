@@ -245,8 +245,8 @@ def _memory(plan: Plan, memory_limit: int) -> list[str]:
     if blocks < 1:
         return []
     sample = np.unique(np.linspace(0, blocks - 1, min(blocks, _MOST_BLOCKS)).astype(int)).tolist()
-    keys = [BlockKey(epoch=0, stream=0, block=block) for block in sample]
-    largest = max(map(plan.largest_row_group_bytes, keys))
+    sizes = [plan.block_size(BlockKey(epoch=0, stream=0, block=block)) for block in sample]
+    largest = max(size.largest_row_group_bytes for size in sizes)
     if largest > memory_limit:
         return [
             f"memory: a row group takes about {bytes_text(largest)}, more than memory_limit "
@@ -258,7 +258,7 @@ def _memory(plan: Plan, memory_limit: int) -> list[str]:
                 else f"{_sliced(largest)}: smaller ones are faster (parquetry rewrite)"
             )
         ]
-    size = max(map(plan.block_bytes, keys))
+    size = max(size.num_bytes for size in sizes)
     if size <= memory_limit:
         return []
     block = (

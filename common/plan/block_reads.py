@@ -27,6 +27,13 @@ class BlockKey(NamedTuple):
     source: int = 0
 
 
+class BlockSize(NamedTuple):
+    """About how many bytes the encoded columns of a block take, and those of its largest row group as a whole."""
+
+    num_bytes: int
+    largest_row_group_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRows:
     """The rows of one block.

@@ -17,7 +17,7 @@ from ..base.process.forks import cached_property
 from ..schema.element import OutputField
 from ..stages.base import Decision, Stage, positive_integer, with_streams
 from ..stages.recut import Recut
-from .block_reads import BlockKey, BlockRead, BlockRows
+from .block_reads import BlockKey, BlockRead, BlockRows, BlockSize
 from .fields import mixed_program
 from .items import distinct
 from .order.mixing import SOURCE_SHIFT, MixView, Phase, Stop, Weights
@@ -203,13 +203,9 @@ class MixedPlan(BasePlan):
         plan, own = self._plan_of(key)
         return plan.block_rows(own)
 
-    def block_bytes(self, key: BlockKey) -> int:
+    def block_size(self, key: BlockKey) -> BlockSize:
         plan, own = self._plan_of(key)
-        return plan.block_bytes(own)
-
-    def largest_row_group_bytes(self, key: BlockKey) -> int:
-        plan, own = self._plan_of(key)
-        return plan.largest_row_group_bytes(own)
+        return plan.block_size(own)
 
     def block_row_groups(self, key: BlockKey) -> list[int]:
         plan, own = self._plan_of(key)

@@ -29,7 +29,7 @@ from ..stages.columns import ResolveFields
 from ..stages.recut import Recut
 from ..stages.repeat import Repeat
 from ..stages.shard import Shard
-from .block_reads import BlockKey, BlockRead, BlockRows
+from .block_reads import BlockKey, BlockRead, BlockRows, BlockSize
 from .fields import build_program, casts_in_file, declared_as
 from .items import RowItems, by_block, distinct
 from .joined_items import items_of
@@ -403,12 +403,8 @@ class BasePlan:
         """Returns the rows that a block needs, each once, in storage order."""
         raise NotImplementedError
 
-    def block_bytes(self, key: BlockKey) -> int:
-        """Returns about how many bytes the encoded columns of a block take."""
-        raise NotImplementedError
-
-    def largest_row_group_bytes(self, key: BlockKey) -> int:
-        """Returns about how many bytes the encoded columns of the largest row group of a block take as a whole."""
+    def block_size(self, key: BlockKey) -> BlockSize:
+        """Returns the size of a block, as far as footers say."""
         raise NotImplementedError
 
     def block_row_groups(self, key: BlockKey) -> list[int]:
@@ -754,16 +750,15 @@ class Plan(BasePlan):
         lengths: np.ndarray = measured[np.concatenate([np.zeros(0, np.int64), *places])]
         return lengths
 
-    def block_bytes(self, key: BlockKey) -> int:
-        """Returns about how many bytes the encoded columns of a block take."""
+    def block_size(self, key: BlockKey) -> BlockSize:
+        """Returns the size of a block, as far as footers say."""
         rows = self.dataset.row_groups.rows
-        shares = self.items.block_shares(self.epoch_order(key.epoch), key)
-        return sum(int(self.row_group_bytes(found) * wanted / max(int(rows[found]), 1)) for found, wanted in shares)
-
-    def largest_row_group_bytes(self, key: BlockKey) -> int:
-        """Returns about how many bytes the encoded columns of the largest row group of a block take as a whole."""
-        shares = self.items.block_shares(self.epoch_order(key.epoch), key)
-        return max((self.row_group_bytes(found) for found, _ in shares), default=0)
+        num_bytes = largest = 0
+        for row_group, count in self.items.block_shares(self.epoch_order(key.epoch), key):
+            whole_bytes = self.row_group_bytes(row_group)
+            num_bytes += int(whole_bytes * count / max(int(rows[row_group]), 1))
+            largest = max(largest, whole_bytes)
+        return BlockSize(num_bytes, largest)
 
     def block_row_groups(self, key: BlockKey) -> list[int]:
         """Returns the row groups of a block, ascending. Windows may also need rows of the following ones."""

@@ -422,7 +422,7 @@ def test_numbers_in_dictionaries_count_with_the_memory_that_they_take(tmp_path: 
     stored = pq.read_metadata(path).row_group(0).total_byte_size
     assert 4 * stored < rows * 8
     plan = Pipeline(path, executor="threads").plan()
-    assert plan.block_bytes(BlockKey(epoch=0, stream=0, block=0)) == rows * 8
+    assert plan.block_size(BlockKey(epoch=0, stream=0, block=0)).num_bytes == rows * 8
 
 
 @pytest.mark.slow

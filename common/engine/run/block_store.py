@@ -13,6 +13,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import field
+from functools import lru_cache
 from itertools import accumulate
 from threading import Lock
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ from .jobs import Job
 
 _STORE_DEPTH = 2  # runs ahead for each thread: those that arrived wait for the slowest one before them
 _FIRST_RUN_BLOCKS, _MOST_RUN_BLOCKS = 2, 1 << 10
+_SIZES = 1 << 12
 _FOOTERS_PART = 4  # of the budget that footers may take at most
 _RUNS_IN_MEMORY = 8  # a run takes no larger part of the budget, so that several are read at once
 
@@ -142,6 +144,7 @@ class BlockStore:
         workers: int = 1,
     ) -> None:
         self._plan = plan
+        self._block_size = lru_cache(maxsize=_SIZES)(plan.block_size)  # asked before a block is started, and after
         self._fetchers = self.fetchers = fetchers
         self._finish = finish
         self._order_of = order_of
@@ -338,8 +341,9 @@ class BlockStore:
 
     def _size_of(self, key: BlockKey) -> tuple[int, bool]:
         """Returns how much of the budget a block takes, and whether it is read into temporary files."""
-        size = math.ceil(self._plan.block_bytes(key) * self._growth.get(key.source, 1.0))
-        if max(size, self._plan.largest_row_group_bytes(key)) > self._memory_limit:
+        block_bytes, largest_bytes = self._block_size(key)
+        size = math.ceil(block_bytes * self._growth.get(key.source, 1.0))
+        if max(size, largest_bytes) > self._memory_limit:
             return self._large_bytes, True
         return size, False
 
@@ -426,7 +430,7 @@ class BlockStore:
 
     def _note_size(self, handle: BlockHandle, num_bytes: int) -> None:
         """Notes how large a block is, and with it how large those of its source are to be expected."""
-        self._growth[handle.key.source] = max(num_bytes / max(self._plan.block_bytes(handle.key), 1), 1.0)
+        self._growth[handle.key.source] = max(num_bytes / max(self._block_size(handle.key).num_bytes, 1), 1.0)
 
     def _load_too_large(self, handle: BlockHandle, rows: BlockRows, number: int) -> None:
         """Loads a block into temporary files, once it turns out to be larger than its footers say."""

@@ -268,7 +268,7 @@ def test_blocks_hold_each_row_once_and_row_groups_come_in_order(built: Built) ->
     for read in reads:
         rows = plan.block_rows(read.key)
         assert all((np.diff(part) > 0).all() for part in rows.rows)
-        assert plan.block_bytes(read.key) > 0
+        assert plan.block_size(read.key).num_bytes > 0
     touched = [plan.block_rows(read.key).row_groups for read in reads]
     assert touched == sorted(touched)
 

@@ -14,7 +14,7 @@ from parquetry.common.engine.read.file_cells import RowGroupColumns
 from parquetry.common.engine.read.large_blocks import LargeColumns
 from parquetry.common.engine.run.block_store import BlockHandle, BlockStore
 from parquetry.common.engine.run.jobs import Job
-from parquetry.common.plan.block_reads import BlockKey, BlockRead, BlockRows
+from parquetry.common.plan.block_reads import BlockKey, BlockRead, BlockRows, BlockSize
 
 BLOCKS, BLOCK_BYTES = 8, 100
 
@@ -34,11 +34,8 @@ class Plan:
         rows = np.arange(1)
         return BlockRows(row_groups=(key.block,), rows=(rows,), item_rows=rows[:, None])
 
-    def block_bytes(self, key: BlockKey) -> int:
-        return BLOCK_BYTES
-
-    def largest_row_group_bytes(self, key: BlockKey) -> int:
-        return BLOCK_BYTES
+    def block_size(self, key: BlockKey) -> BlockSize:
+        return BlockSize(BLOCK_BYTES, BLOCK_BYTES)
 
     def next_block(self, key: BlockKey) -> BlockKey | None:
         return key._replace(block=key.block + 1) if key.block + 1 < BLOCKS else None
@@ -300,8 +297,8 @@ class StorePlan(Plan):
     def block_row_groups(self, key: BlockKey) -> list[int]:
         return [key.block]
 
-    def largest_row_group_bytes(self, key: BlockKey) -> int:
-        return 1 << 40 if key.block == self._large else BLOCK_BYTES
+    def block_size(self, key: BlockKey) -> BlockSize:
+        return BlockSize(BLOCK_BYTES, 1 << 40 if key.block == self._large else BLOCK_BYTES)
 
 
 def joined(memory_limit: int, large: int | None = None) -> list[list[int]]:
