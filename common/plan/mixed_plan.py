@@ -192,7 +192,7 @@ class MixedPlan(BasePlan):
         leaf = index >> SOURCE_SHIFT
         turns = self.global_passes(iteration, passes)
         result = []
-        for number, chosen in distinct(np.searchsorted(self._first, leaf, side="right") - 1):
+        for number, chosen in distinct(np.searchsorted(self.mix_view.first, leaf, side="right") - 1):
             first, mine = self._first[number], np.arange(len(index)) if chosen is None else chosen
             for read in self.plans[number].reads(0, turns[mine], index[mine] - (first << SOURCE_SHIFT)):
                 places = mine if read.places is None else mine[read.places]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from ..base.process.dataclass import dataclass
+from ..base.process.forks import cached_property
 from ..dataset.row_groups import MAX_VALUE_BYTES
 from ..schema.element import Form, OutputField
 from ..schema.field import UnischemaField
@@ -94,9 +97,12 @@ class ElementProgram:
         return not any(field.storage.costly and not field.storage.frees_interpreter for field in self.fields)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MixedProgram:
-    """The programs of several sources, followed by ``item_steps`` for the rows of all of them. See `ElementProgram`."""
+    """The programs of several sources, followed by ``item_steps`` for the rows of all of them. See `ElementProgram`.
+
+    What each job asks is computed once, so that its cost does not grow with the number of sources.
+    """
 
     sources: tuple[ElementProgram | MixedProgram, ...]
     item_steps: tuple[Step, ...]
@@ -104,7 +110,12 @@ class MixedProgram:
     form: Form = None
     strict_nulls: bool = False
 
-    @property
+    @cached_property
+    def first_leaves(self) -> list[int]:
+        """The number of the first block source of each program."""
+        return [0, *accumulate(len(leaves_of(source)) for source in self.sources[:-1])]
+
+    @cached_property
     def drops(self) -> bool:
         """Whether a user function may leave rows out."""
         own = any(step.drops_rows for step in self.item_steps)

@@ -6,6 +6,7 @@ Apart from the arena that it allocates from, this is pure. It runs in threads an
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ import numpy as np
 from ...base.errors import ELEMENT_ERRORS, NullValueError, PipelineError
 from ...base.memory.arena import Arena, Heap
 from ...base.metrics.counters import Count, add, add_time, counter_value
-from ...plan.program import ElementProgram, Input, MixedProgram, leaves_of
+from ...plan.program import ElementProgram, Input, MixedProgram
 from ...stages.steps import Step, WindowLeaf, WindowStep
 from ..columns.batch import (
     Column,
@@ -178,12 +179,12 @@ def _some_rows(rows: BatchRows, kept: np.ndarray) -> BatchRows:
 
 def _mixed(program: MixedProgram, sources: Sequence[BlockSlice], count: int) -> list[Column]:
     """Makes each pipeline's rows with its own program, then puts them in the order of the mix."""
-    made, order, first = [], [], 0
-    for part in program.sources:
-        begin, first = first, first + len(leaves_of(part))
-        own = [source for source in sources if begin <= source.source < first]
-        if not own:
-            continue
+    by_part: dict[int, list[BlockSlice]] = {}
+    for source in sources:
+        by_part.setdefault(bisect_right(program.first_leaves, source.source) - 1, []).append(source)
+    made, order = [], []
+    for part, own in sorted(by_part.items()):
+        begin = program.first_leaves[part]
         places = np.unique(np.concatenate([places_of(source, count) for source in own]))  # joined rows share a place
         local = [
             replace(
@@ -194,7 +195,7 @@ def _mixed(program: MixedProgram, sources: Sequence[BlockSlice], count: int) -> 
             )
             for each in own
         ]
-        made.append(_assembled(part, local, len(places), Heap()))
+        made.append(_assembled(program.sources[part], local, len(places), Heap()))
         order.append(places)
     return [reordered(parts, np.concatenate(order)) for parts in zip(*made, strict=True)]
 

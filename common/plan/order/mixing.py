@@ -95,34 +95,30 @@ class MixView:
         seed: the seed of the draws.
         stop: ``"first"`` ends when a draw picks a source that has no more rows. ``"all"`` continues with the other
             sources, with equal weights if all their weights are 0.
+
+    Attributes:
+        length, depth: see `positions.View`.
+        first: as given.
+        passes: the largest number of passes that a source makes; ``None`` if a source repeats until the others end.
     """
 
     def __init__(
         self, views: Sequence[RowView], first: Sequence[int], phases: Sequence[Phase], seed: int, stop: Stop
     ) -> None:
         self._views = tuple(views)
-        self._first = np.asarray(first, np.int64)
+        self.first = np.asarray(first, np.int64)
         self._starts = [phase.start for phase in phases]
         self._weights = np.array([phase.weights for phase in phases])
         self._seed = seed
         self._stop = stop
         self._lengths = [view.length for view in views]
+        passes = [view.passes for view in views if view.passes is not None]
+        self.passes = max(passes) if len(passes) == len(views) else None
+        self.depth = max(view.depth for view in views)
         self._before: list[np.ndarray] = [np.zeros(len(views), dtype=np.int64)]
         self._end: int | None = None
         self._block = lru_cache(maxsize=64)(self._make_block)
         self.length = self._measure()
-
-    @property
-    def passes(self) -> int | None:
-        """The largest number of passes that a source makes; ``None`` if a source repeats until the others end."""
-        counts = [view.passes for view in self._views]
-        known = [count for count in counts if count is not None]
-        return max(known) if len(known) == len(counts) else None
-
-    @property
-    def depth(self) -> int:
-        """See `positions.View.depth`."""
-        return max(view.depth for view in self._views)
 
     def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `positions.RowView.resolve`."""
@@ -139,7 +135,7 @@ class MixView:
         for which in np.unique(source).tolist():
             of_source = source == which
             passes[of_source], index[of_source] = self._views[which].resolve(local[of_source])
-        return passes, index + (self._first[source] << SOURCE_SHIFT)
+        return passes, index + (self.first[source] << SOURCE_SHIFT)
 
     def _measure(self) -> int | None:
         if self._stop == "all":
