@@ -1,4 +1,4 @@
-"""How the cost of filters, and of other numbers of ranks, grows: ``python -m benchmarks.growth``.
+"""How cost grows with filters, sources, iterators, files and ranks: ``python -m benchmarks.growth``.
 
 Prints, for each kind of work at three sizes, its cost, that of the comparison, their ratio, and the exponent of the
 cost: 1 if the cost grows as the size does, 0 if it does not grow. Costs are processor seconds, or counts of reads.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +25,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
-from parquetry.common import Pipeline
+from parquetry.common import Pipeline, mix
+from parquetry.common.base.threads import _Call
 from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.parquet import group_footers
 from parquetry.common.parquet.group_footers import StoredFooter
@@ -177,11 +180,67 @@ def resumed_ranks(folder: Path, ranks: int) -> Cost:
     return Cost(size=ranks, cost=len(read), other=row_groups / (ranks - 1))
 
 
+def mixed_sources(folder: Path, sources: int) -> Cost:
+    """Python calls for each row of a mix, in all threads, and those of a mix of ten."""
+    rows = 300
+
+    def calls_per_row(count: int) -> float:
+        source = Pipeline(written(folder, 1, 64), executor="threads").repeat()
+        elements = iter(mix([source] * count, seed=1).batch(1))
+        for _ in range(10):
+            next(elements)
+        with counting_calls() as calls:
+            for _ in range(rows):
+                next(elements)
+        return sum(calls.values()) / rows
+
+    return Cost(size=sources, cost=calls_per_row(sources), other=calls_per_row(10))
+
+
+@contextmanager
+def counting_calls() -> Iterator[dict[int, int]]:
+    """Counts the calls of Python functions by thread while the block runs."""
+    calls: dict[int, int] = {}
+
+    def count(frame: object, event: str, argument: object) -> None:
+        if event == "call":
+            calls[threading.get_ident()] = calls.get(threading.get_ident(), 0) + 1
+
+    make = _Call.make
+
+    def making(*arguments: Any) -> None:
+        sys.setprofile(count)
+        try:
+            make(*arguments)
+        finally:
+            sys.setprofile(None)
+
+    with mock.patch.object(_Call, "make", making):
+        sys.setprofile(count)
+        try:
+            yield calls
+        finally:
+            sys.setprofile(None)
+
+
+def open_iterators(folder: Path, iterators: int) -> Cost:
+    """Threads of iterators that are open and wait for their consumer, and of one."""
+    url = written(folder, 16, 512)
+    before = threading.active_count()
+    opened = []
+    for _ in range(iterators):
+        opened.append(iter(Pipeline(url, executor="threads", workers=2).batch(64)))
+        next(opened[-1])
+    return Cost(size=iterators, cost=max(threading.active_count() - before, 1), other=1)
+
+
 KINDS = {
     "values of isin": Kind(size="values", cost="s, Arrow", measure=members, sizes=(1_000, 27_000, 735_000)),
     "row groups of isin": Kind(size="row groups", cost="s, Arrow", measure=groups_of_members, sizes=(32, 256, 2_048)),
     "filters": Kind(size="filters", cost="reads, joined by &", measure=filters, sizes=(2, 10, 50)),
     "partitions": Kind(size="files", cost="footers, files that match", measure=partitions, sizes=(30, 300, 3_000)),
+    "sources of a mix": Kind(size="sources", cost="calls a row, of ten", measure=mixed_sources, sizes=(20, 200, 2_000)),
+    "open iterators": Kind(size="iterators", cost="threads, 1", measure=open_iterators, sizes=(5, 50, 500)),
     "ranks": Kind(
         size="ranks before one was lost", cost="row groups, a share", measure=resumed_ranks, sizes=(8, 64, 256)
     ),

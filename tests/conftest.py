@@ -157,11 +157,11 @@ def _no_reading_thread_is_left(request: pytest.FixtureRequest) -> Iterator[None]
 
 
 def _ended(threads: set[threading.Thread], within_s: float) -> set[threading.Thread]:
-    """Returns the threads that are still alive after a while."""
+    """Returns the threads that still work for an iterator after a while."""
     until = time.monotonic() + within_s
-    for thread in threads:
-        thread.join(max(0, until - time.monotonic()))
-    return {thread for thread in threads if thread.is_alive()}
+    while (working := threads & _reading_threads()) and time.monotonic() < until:
+        time.sleep(0.001)
+    return working
 
 
 def _reading_threads() -> set[threading.Thread]:

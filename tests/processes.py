@@ -9,6 +9,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +18,8 @@ from typing import Any, TypeVar
 
 import psutil
 import pytest
+
+from parquetry.common.base import threads
 
 PATIENCE_S = 300.0  # anything slower has hung, even on a busy machine
 _Found = TypeVar("_Found")
@@ -124,6 +127,15 @@ def settled(count: Callable[[], int], most: int) -> int:
 
     eventually(is_settled)
     return found
+
+
+def end_idle_threads() -> None:
+    """Ends the threads of this process that wait for calls of any pool, so that the next call starts one."""
+    while idle := [thread for thread in threading.enumerate() if thread.name == threads.IDLE_NAME]:
+        with suppress(IndexError):
+            threads._idle.pop().tasks.put(None)
+        for thread in idle:
+            thread.join(0.01)
 
 
 def free_ports(count: int) -> list[int]:

@@ -9,12 +9,12 @@ import atexit
 import logging
 import os
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -72,7 +72,7 @@ def pulse(what: str, log: logging.Logger) -> Iterator[None]:
 
 Result = TypeVar("Result")
 
-_here = threading.local()
+_token: ContextVar[CancelToken | None] = ContextVar("_token", default=None)
 
 
 def in_parallel(function: Callable[[int], Result], row_groups: Sequence[int], what: str, threads: int) -> list[Result]:
@@ -93,7 +93,7 @@ def thread_pool(threads: int, name: str) -> Iterator[ThreadPool]:
 
     Inside a thread that has a `CancelToken`, the pool's threads share it.
     """
-    outer: CancelToken | None = getattr(_here, "token", None)
+    outer = _token.get()
     token = outer or CancelToken()
     with ThreadPool(threads, name, token.bind) as pool:
         try:
@@ -120,11 +120,8 @@ class CancelToken:
         _tokens.add(self)
 
     def bind(self) -> None:
-        """Makes the waits of this thread end when the token is cancelled.
-
-        It never raises: a pool whose initializer fails loses the mark that ends its other threads.
-        """
-        _here.token = self
+        """Makes the waits of this thread, or of this call of a `ThreadPool`, end when the token is cancelled."""
+        _token.set(self)
 
     def check(self) -> None:
         """Raises if it is cancelled.
@@ -154,7 +151,7 @@ def pause(seconds: float) -> None:
     Raises:
         PipelineError: it is cancelled.
     """
-    if getattr(_here, "token", None) is None:
+    if _token.get() is None:
         time.sleep(seconds)
     else:
         first_done((), seconds)
@@ -166,7 +163,7 @@ def first_done(futures: Sequence[Future[Any]], seconds: float) -> set[Future[Any
     Raises:
         PipelineError: this thread's work is cancelled.
     """
-    token: CancelToken | None = getattr(_here, "token", None)
+    token = _token.get()
     cancelled = [] if token is None else [token.cancelled]
     done, _ = wait([*futures, *cancelled], timeout=seconds, return_when=FIRST_COMPLETED)
     check_cancelled()
@@ -179,7 +176,7 @@ def check_cancelled() -> None:
     Raises:
         PipelineError: the work is cancelled.
     """
-    token: CancelToken | None = getattr(_here, "token", None)
+    token = _token.get()
     if token is not None:
         token.check()
 
@@ -196,7 +193,7 @@ def _after_fork() -> None:
     """A forked child does not have the threads, and must not touch their locks."""
     global _tokens
     _tokens = weakref.WeakSet()
-    _here.token = None
+    _token.set(None)
 
 
 atexit.register(_end_all)  # before the function of `threads`, which waits for the threads

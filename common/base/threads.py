@@ -1,7 +1,7 @@
-"""`ThreadPool`: threads that run calls for as long as any thread of the program goes on.
+"""`ThreadPool`: threads that run calls for as long as any thread of the program goes on, shared by all pools.
 
 Python ends its own pools with the main thread, although another thread, such as one that trains, may still need them.
-These end when they are closed, or when the interpreter exits.
+These threads end when they have been idle for a while, or when the interpreter exits.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import os
 import queue
 import sys
 import threading
-import weakref
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from typing import Any, ParamSpec, TypeVar
+from contextvars import Context
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from .errors import ResourceError, limit_reached
 
@@ -38,25 +39,30 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 class ThreadPool(Executor):
-    """A pool of threads, each started when it is first needed. Thread-safe.
+    """Makes calls in threads, at most so many at a time. Thread-safe.
+
+    All pools of a process share their threads: one that has no more calls of a pool waits for those of any other, and
+    ends after `IDLE_S` seconds. So a pool that waits, such as that of an open iterator between two batches, has no
+    threads. A pool never waits for the calls of another one: if no thread is idle, it starts one.
+
+    Each call has an empty context (`contextvars`), so it sees nothing that the calls before it in its thread have set.
 
     If the system allows no more threads, the pool works with those that it has.
 
     Args:
         threads: the most threads.
-        begin: what each thread calls first. It must not raise.
+        name: of the threads while they work for this pool.
+        begin: called before each call, in its context. It must not raise.
     """
 
     def __init__(self, threads: int, name: str, begin: Callable[[], object] = int) -> None:
         self._most = threads
         self._name = name
         self._begin = begin
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
+        self._calls: deque[_Call] = deque()  # that wait for a thread
+        self._working = 0  # threads
+        self._changed = threading.Condition()
         self._closed = False
-        weakref.finalize(self, self._calls.put, None).atexit = False
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Starts a call.
@@ -67,47 +73,57 @@ class ThreadPool(Executor):
         """
         future: Future[_T] = Future()
         call = _Call(future, fn, args, kwargs)
-        with self._lock:
+        with self._changed:
             if self._closed or _exiting:
                 raise RuntimeError("cannot start a call in a closed pool of threads")
-            self._calls.put(call)  # first: a new thread that found none would count as idle
-            if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
-                self._start()
+            if self._working < self._most:
+                self._start(call)
+            else:
+                self._calls.append(call)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Ends the threads after the calls that were started. Idempotent.
+        """Refuses further calls. Idempotent.
 
         Args:
-            wait: whether to return after the threads have ended.
+            wait: whether to return after the calls that were started are made.
             cancel_futures: whether to cancel the calls that no thread has begun.
         """
-        with self._lock:
+        with self._changed:
             self._closed = True
-            while cancel_futures:
-                try:
-                    call = self._calls.get_nowait()
-                except queue.Empty:
-                    break
-                if call is not None:
-                    call.future.cancel()
-            self._calls.put(None)
-        for thread in self._threads if wait else ():
-            thread.join()
+            while cancel_futures and self._calls:
+                self._calls.popleft().future.cancel()
+            if wait:
+                self._changed.wait_for(lambda: not self._working)
 
-    def _start(self) -> None:
-        _end_with_child()
-        thread = _Thread(f"{self._name}_{len(self._threads)}", self._calls, self._idle, self._begin)
+    def work(self, call: _Call | None) -> None:
+        """Makes a call, and then those that wait. For the threads."""
+        while call is not None:
+            Context().run(call.make, self._begin)
+            call = None  # a thread keeps no references while it waits for the lock
+            with self._changed:
+                if self._calls:
+                    call = self._calls.popleft()
+                else:
+                    self._working -= 1
+                    self._changed.notify_all()
+
+    def _start(self, call: _Call) -> None:
+        task = _Task(self, self._name, call)
         try:
-            start_thread(thread)
-        except ResourceError as error:
-            if not self._threads:
-                self._calls.get()  # the call, which nobody will make
-                raise
-            _LOGGER.warning("%s Working with %d.", error, len(self._threads))
-            self._most = len(self._threads)
-        else:
-            self._threads.append(thread)
+            _idle.pop().tasks.put(task)
+        except IndexError:
+            _end_with_child()
+            try:
+                start_thread(_Thread(task))
+            except ResourceError as error:
+                if not self._working:
+                    raise
+                _LOGGER.warning("%s Working with %d.", error, self._working)
+                self._most = self._working
+                self._calls.append(call)
+                return
+        self._working += 1
 
 
 class _Call:
@@ -121,7 +137,8 @@ class _Call:
         self._arguments = arguments
         self._keywords = keywords
 
-    def make(self) -> None:
+    def make(self, begin: Callable[[], object]) -> None:
+        begin()
         if not self.future.set_running_or_notify_cancel():
             return
         try:
@@ -133,42 +150,52 @@ class _Call:
             self.future.set_result(result)
 
 
+class _Task(NamedTuple):
+    """The work that a thread is woken for: a pool, its name, and the first call."""
+
+    pool: ThreadPool
+    name: str
+    call: _Call
+
+
 class _Thread(threading.Thread):
-    """Makes the calls of a pool. It keeps no reference to the pool, and ends with it.
+    """Makes the calls of a pool, and waits for those of another when there are no more.
 
     It is a daemon, because Python waits for all other threads before it says that the interpreter exits.
+
+    Attributes:
+        tasks: what it does next; ``None`` ends it.
     """
 
-    def __init__(
-        self,
-        name: str,
-        calls: queue.SimpleQueue[_Call | None],
-        idle: threading.Semaphore,
-        begin: Callable[[], object],
-    ) -> None:
-        super().__init__(name=name, daemon=True)
-        self._calls = calls
-        self._idle = idle
-        self._begin = begin
+    def __init__(self, task: _Task) -> None:
+        super().__init__(name=task.name, daemon=True)
+        self.tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self.tasks.put(task)
 
     def run(self) -> None:
-        self._begin()
-        while (call := self._next()) is not None:
-            call.make()
-            del call  # an idle thread keeps no references
-        self.end()  # of the others
+        while (task := self._next()) is not None:
+            self.name = task.name
+            task.pool.work(task.call)
+            self.name = IDLE_NAME
+            del task  # an idle thread keeps no references
+            _idle.append(self)
+            if _exiting:
+                self.tasks.put(None)
 
-    def end(self) -> None:
-        """Makes the threads of the pool end. Call it from any thread."""
-        self._calls.put(None)
-
-    def _next(self) -> _Call | None:
+    def _next(self) -> _Task | None:
         with suppress(queue.Empty):
-            return self._calls.get_nowait()
-        self._idle.release()
-        return self._calls.get()
+            return self.tasks.get(timeout=IDLE_S)
+        try:
+            _idle.remove(self)
+        except ValueError:  # it was chosen in the meantime
+            return self.tasks.get()
+        return None
 
 
+IDLE_NAME = "parquetry-idle"
+IDLE_S = 30.0
+"""How long a thread waits for a call. Those that read from a store keep connections open."""
+_idle: list[_Thread] = []  # the last one has worked last; changed by single operations, so it needs no lock
 _exiting = False
 _child = -1  # the process in which `_end_with_child` has done its work
 
@@ -195,11 +222,13 @@ def _end_all() -> None:
     """
     global _exiting
     _exiting = True
-    threads = [thread for thread in threading.enumerate() if isinstance(thread, _Thread)]
-    for thread in threads:
-        thread.end()
-    for thread in threads:
-        thread.join()
+    with suppress(IndexError):
+        while True:
+            _idle.pop().tasks.put(None)
+    for each in threading.enumerate():
+        if isinstance(each, _Thread):
+            each.join()
 
 
 atexit.register(_end_all)
+os.register_at_fork(after_in_child=_idle.clear)  # a child has none of them

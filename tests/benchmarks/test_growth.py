@@ -1,4 +1,4 @@
-"""Costs of filters, as counts, do not grow faster than the work."""
+"""Costs, as counts, do not grow faster than the work."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ from parquetry.common import Pipeline
 
 def test_the_exponent_is_the_power_of_the_size() -> None:
     assert exponent([Cost(size=size, cost=size**2, other=1) for size in (1, 10, 100)]) == pytest.approx(2)
+
+
+@pytest.mark.slow
+def test_a_row_of_a_mix_asks_only_the_sources_that_it_draws_from(tmp_path: Path) -> None:
+    few, many = (KINDS["sources of a mix"].measure(tmp_path, sources).cost for sources in (100, 1_000))
+    assert many < 2 * few
+
+
+def test_iterators_that_wait_share_their_threads(tmp_path: Path) -> None:
+    assert KINDS["open iterators"].measure(tmp_path, 30).cost < 10
 
 
 @pytest.mark.nightly

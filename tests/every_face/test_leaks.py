@@ -16,8 +16,8 @@ from faces import import_framework
 from processes import PATIENCE_S, in_own_process, open_files, unless_ended
 
 MIB = 1 << 20
-KEPT = {"parquetry-child", "parquetry-store"}
-"""Threads that stay alive: one with its sidecar, one with the thread that reads from a store."""
+KEPT = {"parquetry-child", "parquetry-idle", "parquetry-store"}
+"""Threads that stay alive: with their sidecar, for later calls, with the thread that reads from a store."""
 MOST_SLOTS = 16
 """A sidecar makes as many slots as its pace needs, each a memory file, up to this number."""
 CHEAP, COSTLY = ("id", "small", "vector", "label"), ("id", "image", "points", "tags")

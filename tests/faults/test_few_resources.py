@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from builders import build, write_table
 from memory_store import Store
-from processes import run_python
+from processes import end_idle_threads, run_python
 
 from parquetry.common import (
     CompressedImageCodec,
@@ -203,6 +203,7 @@ def test_a_lack_of_threads_is_not_taken_for_a_bad_file(monkeypatch: pytest.Monke
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
+    end_idle_threads()
     monkeypatch.setattr(hedged_reads, "_idle", hedged_reads._Idle())
     with pytest.raises(ResourceError, match=r"thread parquetry.*can't start new thread.*RLIMIT_NPROC") as raised:
         len(pipeline)

@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import NamedTuple
 
@@ -190,9 +191,8 @@ class Counters:
 
     def bind(self) -> memoryview[float]:
         """Makes this thread count here from now on, and returns its row."""
-        row = self.row()
-        _bound.row, _bound.counters = row, self
-        return row
+        _counters.set(self)
+        return self.row()
 
     def row(self) -> memoryview[float]:
         """Returns this thread's row."""
@@ -393,48 +393,49 @@ def split_wait(wait_s: float, work: Sequence[float]) -> tuple[float, ...]:
     return tuple(scale * part for part in parts)
 
 
-class _Bound(threading.local):
-    row: memoryview[float] | None = None
-    counters: Counters | None = None
+class _Thread(threading.local):
     delays: _Delays | None = None
     for_others_s = 0.0
 
 
-_bound = _Bound()
+_thread = _Thread()
+_counters: ContextVar[Counters | None] = ContextVar("_counters", default=None)
 _alive = weakref.WeakSet()
 
 
 @contextmanager
 def counting(counters: Counters | None) -> Iterator[None]:
     """Makes this thread count here for the duration of the block. ``None`` changes nothing."""
-    before = _bound.row, _bound.counters
+    before = _counters.get()
     if counters is not None:
         counters.bind()
     try:
         yield
     finally:
-        _bound.row, _bound.counters = before
+        _counters.set(before)
 
 
 def counters_here() -> Counters | None:
     """Returns the counters of this thread, for threads that work on its behalf."""
-    return _bound.counters
+    return _counters.get()
 
 
 def add(what: Count, amount: float) -> None:
     """Adds to a counter of this thread, if it has counters."""
-    if _bound.row is not None:
-        _bound.row[what] += amount
+    counters = _counters.get()
+    if counters is not None:
+        counters.row()[what] += amount
 
 
 def counter_value(what: Count) -> float:
     """Returns the current value of one of this thread's counters."""
-    return 0.0 if _bound.row is None else _bound.row[what]
+    counters = _counters.get()
+    return 0.0 if counters is None else counters.row()[what]
 
 
 def add_time(what: Count, begin: float, end: float | None = None, *, less: float = 0.0) -> None:
     """Adds a time span minus ``less`` seconds to a counter of this thread, and records the span in the trace."""
-    counters = _bound.counters
+    counters = _counters.get()
     if counters is None:
         return
     if end is None:
@@ -450,7 +451,7 @@ def add_time(what: Count, begin: float, end: float | None = None, *, less: float
 
 def waited_for_another(seconds: float) -> None:
     """Records that this thread waited while another reader read the same row group."""
-    _bound.for_others_s += seconds
+    _thread.for_others_s += seconds
 
 
 class Reading:
@@ -463,21 +464,22 @@ class Reading:
     __slots__ = ("_begin", "_busy", "_for_others_s")
 
     def __enter__(self) -> None:
-        self._begin, self._busy, self._for_others_s = time.perf_counter(), time.thread_time(), _bound.for_others_s
+        self._begin, self._busy, self._for_others_s = time.perf_counter(), time.thread_time(), _thread.for_others_s
 
     def __exit__(self, *_: object) -> None:
-        row = _bound.row
-        if row is None:
+        counters = _counters.get()
+        if counters is None:
             return
         end = time.perf_counter()
         busy = time.thread_time() - self._busy
+        row = counters.row()
         row[Count.CPU_S] += busy
         idle = max(end - self._begin - busy, 0.0)
         if idle > _LEAST_IDLE_S:
             idle = max(idle - _newly_delayed(), 0.0)
         else:
             busy, idle = busy + idle, 0.0
-        row[Count.STORE_S] += max(idle - (_bound.for_others_s - self._for_others_s), 0.0)
+        row[Count.STORE_S] += max(idle - (_thread.for_others_s - self._for_others_s), 0.0)
         add_time(Count.PARQUET_S, self._begin, end, less=end - self._begin - busy)
 
 
@@ -504,9 +506,9 @@ class _Delays:
 
 def _newly_delayed() -> float:
     """Returns the seconds that this thread waited for a processor since the last call."""
-    if _bound.delays is None:
-        _bound.delays = _Delays()
-    return _bound.delays.newly()
+    if _thread.delays is None:
+        _thread.delays = _Delays()
+    return _thread.delays.newly()
 
 
 def longest_path_bytes() -> int:
@@ -522,9 +524,10 @@ def all_counters() -> list[Counters]:
 
 def _forget() -> None:
     """Resets a forked child: the rows belong to its parent's threads."""
-    global _guard, _listing, _bound
+    global _guard, _listing, _thread
     _guard, _listing = threading.RLock(), threading.RLock()
-    _bound = _Bound()
+    _thread = _Thread()
+    _counters.set(None)
     for counters in list(_alive):
         counters._rows = {}
 

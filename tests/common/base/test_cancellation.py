@@ -112,7 +112,7 @@ def test_a_thread_without_a_token_waits(monkeypatch: pytest.MonkeyPatch) -> None
     token.bind()
     with pytest.raises(PipelineError, match="was closed"):
         progress.pause(0.01)
-    progress._here.token = None
+    progress._token.set(None)
 
 
 def test_a_pool_whose_block_is_interrupted_does_not_wait() -> None:

@@ -7,43 +7,109 @@ import multiprocessing
 import threading
 import time
 import weakref
+from concurrent.futures import Future
+from contextvars import ContextVar
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from processes import PATIENCE_S, run_python
+from processes import PATIENCE_S, end_idle_threads, run_python
 
+from parquetry.common.base import threads
 from parquetry.common.base.errors import ResourceError
 from parquetry.common.base.threads import ThreadPool
 
 
-def test_calls_run_in_at_most_so_many_threads_which_begin_alike() -> None:
+def test_calls_run_in_at_most_so_many_threads_and_begin_alike() -> None:
     begun: list[str] = []
     together = threading.Barrier(3)
 
-    def work(number: int) -> tuple[int, str]:
+    def work(number: int) -> tuple[int, int, str]:
         together.wait(PATIENCE_S)
-        return number, threading.current_thread().name
+        return number, threading.get_ident(), threading.current_thread().name
 
     with ThreadPool(3, "work", lambda: begun.append(threading.current_thread().name)) as pool:
         results = list(pool.map(work, range(9)))
-    assert [number for number, _ in results] == list(range(9))
-    assert {name for _, name in results} == {"work_0", "work_1", "work_2"} == set(begun)
-    assert len(begun) == 3
+    assert [number for number, _, _ in results] == list(range(9))
+    assert len({thread for _, thread, _ in results}) == 3
+    assert {name for _, _, name in results} == {"work"}
+    assert begun == ["work"] * 9
 
 
-def test_an_idle_thread_is_used_before_another_is_started() -> None:
-    with ThreadPool(4, "work") as pool:
-        names = []
-        for _ in range(3):
-            names.append(pool.submit(lambda: threading.current_thread().name).result(PATIENCE_S))
-            while not pool._idle._value:  # it becomes idle after it has returned its result
-                pass
-    assert set(names) == {"work_0"}
+def test_an_idle_thread_serves_every_pool_before_another_is_started() -> None:
+    first = _made_by("first")
+    assert [_made_by("second"), _made_by("first")] == [first, first]
 
 
-def test_a_thread_that_has_just_started_for_a_call_is_not_idle() -> None:
+def _made_by(name: str) -> int:
+    """Returns the thread that made a call of a new pool, once the thread is idle again."""
+    with ThreadPool(4, name) as pool:
+        thread = pool.submit(threading.current_thread).result(PATIENCE_S)
+    while thread not in threads._idle:
+        pass
+    assert thread.name == threads.IDLE_NAME
+    assert thread.ident is not None
+    return thread.ident
+
+
+def test_a_pool_that_waits_has_no_threads() -> None:
+    def submitted(pool: ThreadPool) -> Future[int]:
+        thread = pool.submit(threading.get_ident)
+        pool.submit(int).result(PATIENCE_S)
+        return thread
+
+    pools = [ThreadPool(1, "work") for _ in range(50)]
+    before = threading.active_count()
+    for pool in pools:
+        assert submitted(pool).result(PATIENCE_S)
+        while pool._working:
+            pass
+        while not threads._idle:
+            pass
+    assert threading.active_count() <= before + 1
+
+
+def test_pools_that_wait_for_each_other_all_go_on() -> None:
+    """More than any fixed number of shared threads: each call waits for a call of the next pool."""
+    pools = [ThreadPool(1, "work") for _ in range(100)]
+
+    def wait_for(number: int) -> int:
+        if number == len(pools):
+            return number
+        return pools[number].submit(wait_for, number + 1).result(PATIENCE_S)
+
+    assert wait_for(0) == 100
+
+
+def test_a_call_sees_nothing_that_those_before_it_have_set() -> None:
+    seen = ContextVar("seen", default=0)
+    with ThreadPool(1, "first") as first, ThreadPool(1, "second") as second:
+        for pool in (first, first, second):
+            assert pool.submit(lambda: (seen.get(), seen.set(1))[0]).result(PATIENCE_S) == 0
+
+
+def test_a_thread_ends_when_it_has_been_idle_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "IDLE_S", 0.0)
+    with ThreadPool(1, "work") as pool:
+        thread = pool.submit(threading.current_thread).result(PATIENCE_S)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert thread not in threads._idle
+
+
+def test_a_forked_child_starts_threads_of_its_own() -> None:
+    def call() -> None:
+        assert ThreadPool(1, "work").submit(int).result(PATIENCE_S) == 0
+
+    _made_by("work")
+    child = multiprocessing.get_context("fork").Process(target=call)
+    child.start()
+    child.join(PATIENCE_S)
+    assert child.exitcode == 0
+
+
+def test_a_pool_uses_as_many_threads_as_it_may() -> None:
     leave = threading.Event()
     with ThreadPool(2, "work") as pool:
         first = pool.submit(leave.wait, PATIENCE_S)
@@ -91,15 +157,6 @@ def test_a_closed_pool_cancels_what_has_not_begun_and_refuses_more() -> None:
     assert first.result(PATIENCE_S) is None
 
 
-def test_the_threads_of_a_pool_that_nobody_holds_end() -> None:
-    pool = ThreadPool(2, "forgotten")
-    pool.submit(int).result(PATIENCE_S)
-    (thread,) = pool._threads
-    del pool
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
-
-
 def test_with_few_threads_a_pool_works_with_those_and_without_any_names_the_limit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -112,13 +169,15 @@ def test_with_few_threads_a_pool_works_with_those_and_without_any_names_the_limi
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
+    end_idle_threads()
     allowed = 1
     with ThreadPool(3, "work") as pool:
         assert list(pool.map(abs, [-1, -2, -3])) == [1, 2, 3]
     assert "Working with 1." in caplog.text
     allowed = 0
+    end_idle_threads()
     started.clear()
-    with ThreadPool(3, "work") as pool, pytest.raises(ResourceError, match=r"thread work_0: can't start.*RLIMIT_NPROC"):
+    with ThreadPool(3, "work") as pool, pytest.raises(ResourceError, match=r"thread work: can't start.*RLIMIT_NPROC"):
         pool.submit(int)
 
 

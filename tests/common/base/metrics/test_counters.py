@@ -28,7 +28,8 @@ from parquetry.common.base.platform.memory_file import memory_file
 
 @pytest.fixture(autouse=True)
 def unbound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_bound", module._Bound())
+    monkeypatch.setattr(module, "_thread", module._Thread())
+    module._counters.set(None)
 
 
 def shared() -> Counters:

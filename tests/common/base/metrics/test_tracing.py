@@ -6,7 +6,6 @@ import json
 import threading
 from pathlib import Path
 
-import pytest
 from processes import open_files
 
 from parquetry.common.base.metrics import counters as module
@@ -39,8 +38,8 @@ def test_a_file_that_has_gone_is_no_error(tmp_path: Path) -> None:
     assert not tracing.is_open()
 
 
-def test_a_process_closes_the_file_when_tracing_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_bound", module._Bound())
+def test_a_process_closes_the_file_when_tracing_ends(tmp_path: Path) -> None:
+    module._counters.set(None)
     (tmp_path / "spool").touch()
     counters = Counters()
     counters.bind()
