@@ -20,7 +20,7 @@ from parquetry.common.base.metrics.loader_stats import LoaderStats
 from parquetry.common.pipeline.verbs import Verbs
 
 ROOT = Path(__file__).resolve().parents[2]
-INSIDE = {"architecture.md", "development.md", "benchmarks.md"}
+INSIDE = {"architecture.md", "development.md", "benchmarks.md", "benchmarks-limit.md", "benchmarks-method.md"}
 PAGES = [
     ROOT / "README.md",
     *(path for path in sorted((ROOT / "docs").glob("*.md")) if path.name not in INSIDE),
