@@ -282,6 +282,8 @@ $(VENV_TRAINERS)/.installed: setup.py pyproject.toml constraints-trainers.txt | 
 .venv-bench-dali/.installed: benchmarks/peers/dali.txt
 .venv-bench-mosaic/.installed: benchmarks/peers/mosaic.txt
 .venv-bench-petastorm/.installed: benchmarks/peers/petastorm.txt
+# Petastorm wants an older setuptools than torch does; it works with torch's.
+.venv-bench-petastorm/.installed: export UV_OVERRIDE := benchmarks/peers/petastorm-overrides.txt
 .venv-bench-tables/.installed: benchmarks/peers/tables.txt
 $(addsuffix /.installed,$(BENCH_PEERS)): | $(UV)
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(@D)

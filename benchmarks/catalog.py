@@ -13,10 +13,11 @@ ROOT = Path(__file__).resolve().parents[1]
 LIMIT = "limit"
 _PEERS = ("bench", "bench-dali", "bench-mosaic", "bench-petastorm", "bench-tables", "oldest")
 ENVIRONMENTS = (".venv", *(f".venv-{name}" for name in _PEERS))
-_IMAGES = ("a", "b", "b-large")
+_IMAGES = ("a", "b", "b-filter", "b-large")
 _TABLES = ("d", "d-pack", "d-weigh", "d-wide")
 _EVERY_RATE = (*_IMAGES, "c-ndarray", "c-tensor", *_TABLES, "e", "f", "f-shuffled", "g", "j", "k", "k-bucket")
 _LONG_PASSES = tuple(key for key in _EVERY_RATE if key != "g")  # a pass of g is shorter than one graph call
+_PETASTORM_TORCH = ("a", "b", "b-filter", "c-ndarray", "d", "g")
 _SMALL_BATCHES = (*_TABLES, "e", "k", "k-bucket")
 
 
@@ -76,6 +77,7 @@ _ALL = [
     _ours("tf-graph-64", "ParquetDataset, graph, 64 batches a call", "ours_tf", "graph-64", _SMALL_BATCHES),
     _ours("pipe", "ParquetPipe", "ours_torch", "pipe", (*_EVERY_RATE, "h")),
     _ours("pipe-loader", "ParquetPipe, loader workers", "ours_torch", "loader", _EVERY_RATE),
+    _ours("shim-torch", "parquetry.petastorm, torch loader", "petastorm_peer", "torch", _PETASTORM_TORCH),
     _ours("node", "ParquetNode", "ours_torch", "node", (*_EVERY_RATE, "h")),
     _peer("tfrecord", "TFRecord, eager", ".venv tfrecord eager", "a b b-large c-ndarray d d-pack d-wide e f g h"),
     _peer("tfrecord-graph", "TFRecord, graph", ".venv tfrecord graph", "a d d-pack d-wide e"),
@@ -93,7 +95,10 @@ _ALL = [
         "a c-ndarray d f g h",
     ),
     _peer(
-        "petastorm-torch", "Petastorm, torch loader", ".venv-bench-petastorm petastorm_peer torch", "a b c-ndarray d g"
+        "petastorm-torch",
+        "Petastorm, torch loader",
+        ".venv-bench-petastorm petastorm_peer torch",
+        " ".join(_PETASTORM_TORCH),
     ),
     _peer("petastorm-tf", "Petastorm, tf.data", ".venv-bench-petastorm petastorm_peer tf", "a c-ndarray d g"),
     _peer(

@@ -2,7 +2,10 @@
 
 Run: ``python -m benchmarks.training_waits``. The step of ``b`` trains on images, those of ``d`` and ``d-pack`` on
 numbers; see `benchmarks.training_steps`. Whatever is not the step is waiting. Loader and step share the processors, as
-they do without an accelerator. Peers that are not installed are blank.
+they do without an accelerator. Contenders take turns: each round starts all of them, one after the other. Peers that
+are not installed are blank.
+
+What programs for Petastorm gain: ``--workloads b-filter,d --contenders petastorm-torch,shim-torch,pipe --cores 2``.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from .workloads import WORKLOADS, Case, Workload
 
 KEYS = "b,d-pack,d"
 NAMES = (
-    "pipe,pipe-loader,tf-eager,tfrecord,torch-parquet,litdata,litdata-parquet,huggingface,petastorm-torch,petastorm-tf"
+    "pipe,pipe-loader,tf-eager,tfrecord,torch-parquet,litdata,litdata-parquet,huggingface,petastorm-torch,petastorm-tf,"
+    "shim-torch"
 )
 _IN_TENSORFLOW = ("ours_tf", "tfrecord")
 
@@ -40,6 +44,7 @@ class Trained:
         framework: the framework of the model.
         rows_s: rows per second.
         step_s: seconds of a step.
+        memory_bytes: of the process and its workers.
         waits: the share of time outside the step, of each round.
         problem: why there are no figures.
     """
@@ -49,6 +54,7 @@ class Trained:
     framework: str
     rows_s: float = 0.0
     step_s: float = 0.0
+    memory_bytes: float = 0.0
     waits: tuple[float, ...] = ()
     problem: str = ""
 
@@ -97,9 +103,21 @@ def measure(options: argparse.Namespace, scratch: Path) -> Iterator[Trained]:
     log = options.results / "training-waits.log"
     prepare(plan, log)
     for workload in plan.workloads:
-        for contender in plan.contenders:
-            if workload.key in contender.workloads:
-                yield _measure_one(options, _case(plan, workload, contender), contender, log)
+        cases = {one: _case(plan, workload, one) for one in plan.contenders if workload.key in one.workloads}
+        rounds: dict[Contender, list[dict[str, Any]]] = {contender: [] for contender in cases}
+        problems: dict[Contender, str] = {}
+        for contender, case in list(cases.items()) * options.rounds:
+            try:
+                if contender not in problems:
+                    rounds[contender].append(_measure_one(options, case, contender, log))
+            except ContenderError as error:
+                problems[contender] = str(error)
+        for contender, case in cases.items():
+            trained = Trained(key=workload.key, contender=contender.title, framework=case.trains)
+            if contender in problems:
+                yield replace(trained, problem=problems[contender])
+            else:
+                yield _with_figures(trained, rounds[contender])
 
 
 def framework_of(contender: Contender) -> str:
@@ -121,37 +139,34 @@ def _case(plan: Plan, workload: Workload, contender: Contender) -> Case:
     )
 
 
-def _measure_one(options: argparse.Namespace, case: Case, contender: Contender, log: Path) -> Trained:
-    trained = Trained(key=case.workload.key, contender=contender.title, framework=case.trains)
-    try:
-        with Child(contender, case, cores=options.cores, log=log) as child:
-            spans = [child.measure(options.seconds / 2, options.seconds) for _ in range(options.rounds)]
-    except ContenderError as error:
-        return replace(trained, problem=str(error))
+def _measure_one(options: argparse.Namespace, case: Case, contender: Contender, log: Path) -> dict[str, Any]:
+    with Child(contender, case, cores=options.cores, log=log) as child:
+        return child.measure(options.seconds / 2, options.seconds)
+
+
+def _with_figures(trained: Trained, rounds: Sequence[dict[str, Any]]) -> Trained:
     return replace(
         trained,
-        rows_s=_median(spans, "rows", "elapsed_s"),
-        step_s=_median(spans, "step_s", "batches"),
-        waits=tuple(1 - span["step_s"] / span["elapsed_s"] for span in spans),
+        rows_s=float(statistics.median(each["rows"] / each["elapsed_s"] for each in rounds)),
+        step_s=float(statistics.median(each["step_s"] / each["batches"] for each in rounds)),
+        memory_bytes=float(statistics.median(each["memory_bytes"] for each in rounds)),
+        waits=tuple(1 - each["step_s"] / each["elapsed_s"] for each in rounds),
     )
-
-
-def _median(spans: Sequence[dict[str, Any]], what: str, per: str) -> float:
-    return float(statistics.median(span[what] / span[per] for span in spans))
 
 
 def table(results: Sequence[Trained]) -> str:
     """Returns one line for each workload and contender."""
-    heads = ["", "model in", "rows/s", "step ms", "waits", "range"]
+    heads = ["", "model in", "rows/s", "step ms", "MiB", "waits", "range"]
     return aligned(heads, [_cells(one) for one in results])
 
 
 def _cells(one: Trained) -> list[str]:
     name = [f"`{one.key}` {one.contender}", one.framework]
     if one.problem:
-        return [*name, "", "", "", ""]
+        return [*name, "", "", "", "", ""]
     shares = [f"{share:.1%}" for share in (statistics.median(one.waits), min(one.waits), max(one.waits))]
-    return [*name, f"{one.rows_s:,.0f}", f"{1000 * one.step_s:.1f}", shares[0], f"{shares[1]} to {shares[2]}"]
+    figures = [f"{one.rows_s:,.0f}", f"{1000 * one.step_s:.1f}", f"{one.memory_bytes / 2**20:,.0f}"]
+    return [*name, *figures, shares[0], f"{shares[1]} to {shares[2]}"]
 
 
 if __name__ == "__main__":

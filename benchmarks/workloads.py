@@ -15,7 +15,11 @@ from pathlib import Path
 IMAGE_SHAPES = {"images": (375, 500, 3), "rare": (375, 500, 3), "large": (1_208, 1_920, 3)}
 IMAGE_QUALITY = 85
 CROP = 224
-CROPPED = {"b": "bilinear", "b-large": "area"}  # workloads with a random crop, and how it is resized
+CROPPED = {
+    "b": "bilinear",
+    "b-filter": "bilinear",
+    "b-large": "area",
+}  # workloads with a random crop, and how it is resized
 MEAN = (0.485, 0.456, 0.406)  # ImageNet's, with white = 1
 DEVIATION = (0.229, 0.224, 0.225)
 LIDAR_SHAPE = (20_000, 4)
@@ -27,6 +31,7 @@ WINDOW = 10
 BLOCK_TOKENS = 2_049
 BUCKET_TOKENS = 32_768  # in a padded batch of similar lengths
 RARE = 100  # one image in a hundred is an event
+KEPT = {"b-filter": 2, "g": RARE}  # workloads with a filter, which keeps one row of as many
 SEED = 7
 
 
@@ -64,6 +69,13 @@ WORKLOADS = {
         Workload(
             key="b",
             title="JPEG, random crop and resize to 224, normalized, shuffled",
+            data="images",
+            batch_size=64,
+            buffer_rows=256,
+        ),
+        Workload(
+            key="b-filter",
+            title="filter: every second row; JPEG, random crop and resize to 224, normalized, shuffled",
             data="images",
             batch_size=64,
             buffer_rows=256,
@@ -201,9 +213,7 @@ class Case:
     @property
     def delivered(self) -> int:
         """Number of rows that one pass delivers."""
-        if self.workload.key == "g":
-            return max(1, self.rows // RARE)
-        return self.rows
+        return max(1, self.rows // KEPT.get(self.workload.key, 1))
 
     def to_json(self) -> str:
         """Returns the case as text for the contender's process."""

@@ -71,7 +71,7 @@ def steps(case: Case) -> dict[str, Callable[[], Any]]:
 
 def _step(case: Case, thread: int) -> _Step:
     key = case.workload.key
-    if key in ("a", "b", "b-large", "f", "f-shuffled", "j"):
+    if key in ("a", "b", "b-filter", "b-large", "f", "f-shuffled", "j"):
         return _decode_step(case, thread)
     if key == "g":
         return _filter_step(case, thread)

@@ -22,6 +22,8 @@ def pipeline_of(case: Case, **options: Any) -> Pipeline:
         pipeline = pipeline.ngram(length=WINDOW, timestamp="id")
     if workload.key == "g":
         pipeline = pipeline.where(pc.field("event") == 1)
+    if workload.key == "b-filter":
+        pipeline = pipeline.where(pc.bit_wise_and(pc.field("id"), 1) == 0)
     if workload.buffer_rows:
         pipeline = pipeline.shuffle(workload.buffer_rows, seed=SEED)
     if workload.key == "j":

@@ -1,4 +1,7 @@
-"""Petastorm 0.12.1 on the same Parquet files: its reader, its torch loaders and its tf.data bridge."""
+"""Programs written for Petastorm on the same Parquet files: its reader, its torch loaders and its tf.data bridge.
+
+They run with Petastorm 0.13.1 in its own environment, and with parquetry's shim in parquetry's.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from petastorm.unischema import UnischemaField
 
 from ..steps import augment
 from ..touch import rows_of
-from ..workloads import CROP, SEED, WINDOW, Case
+from ..workloads import CROP, CROPPED, SEED, WINDOW, Case
 
 SETTINGS = {
     "reader": "make_reader (d: make_batch_reader), a pool of one thread for each processor, rows stacked",
@@ -50,18 +53,20 @@ def _reader(case: Case, **options: object) -> Any:
     if case.workload.data in ("images", "rare"):
         names = ["id", "event", "image"] if key == "g" else ["id", "image"]  # the predicate needs its fields
         common.setdefault("schema_fields", names)
-    if key == "b":
+    if key in CROPPED:
         image = UnischemaField("image", np.float32, (CROP, CROP, 3), None, False)
         common["transform_spec"] = TransformSpec(_augment_row, edit_fields=[image])
     if key == "f":
         common["schema_fields"] = NGram({step: ["id", "image"] for step in range(WINDOW)}, 1, "id")
+    if key == "b-filter":
+        common["predicate"] = in_lambda(["id"], lambda number: number % 2 == 0)
     if key == "g":
         common["predicate"] = in_lambda(["event"], lambda event: event == 1)
     return make_reader(f"file://{folder}", **common)
 
 
 def _augment_row(row: dict[str, Any]) -> dict[str, Any]:
-    row["image"] = augment(row["image"], np.random.default_rng(), "bilinear")
+    row["image"] = augment(row["image"], np.random.default_rng(), CROPPED["b"])
     return row
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -24,12 +24,15 @@ def touching(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeChild:
-    """Two rounds of a contender: it waits 1 s and 3 s out of 10 s."""
+    """A contender waits 1 s out of 10 s in the first round, and 3 s in the second."""
+
+    turns: ClassVar[list[str]] = []
 
     def __init__(self, contender: Any, case: Case, **_: Any) -> None:
         if contender.name == "litdata":
             raise ContenderError("not installed", missing=True)
-        self._steps = iter([9.0, 7.0])
+        self._step_s = 7.0 if contender.name in self.turns else 9.0
+        self.turns.append(contender.name)
 
     def __enter__(self) -> FakeChild:
         return self
@@ -39,7 +42,7 @@ class FakeChild:
 
     def measure(self, warm_s: float, span_s: float) -> dict[str, float]:
         assert (warm_s, span_s) == (5.0, 10.0)
-        return {"rows": 100, "batches": 10, "elapsed_s": 10.0, "step_s": next(self._steps)}
+        return {"rows": 100, "batches": 10, "elapsed_s": 10.0, "step_s": self._step_s, "memory_bytes": 300 << 20}
 
 
 def test_what_is_not_the_step_is_waiting_and_missing_peers_are_blank(
@@ -51,10 +54,11 @@ def test_what_is_not_the_step_is_waiting_and_missing_peers_are_blank(
     training_waits.main([*options, "--results", str(tmp_path)])
     rows = [line.strip("|").split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("| `")]
     assert [[cell.strip() for cell in row] for row in rows] == [  # SPDL has no such workload
-        ["`d-pack` ParquetPipe", "torch", "10", "800.0", "20.0%", "10.0% to 30.0%"],
-        ["`d-pack` ParquetDataset, eager", "tensorflow", "10", "800.0", "20.0%", "10.0% to 30.0%"],
-        ["`d-pack` LitData, optimized", "torch", "", "", "", ""],
+        ["`d-pack` ParquetPipe", "torch", "10", "800.0", "300", "20.0%", "10.0% to 30.0%"],
+        ["`d-pack` ParquetDataset, eager", "tensorflow", "10", "800.0", "300", "20.0%", "10.0% to 30.0%"],
+        ["`d-pack` LitData, optimized", "torch", "", "", "", "", ""],
     ]
+    assert FakeChild.turns == ["pipe", "tf-eager"] * 2
     assert (tmp_path / "training-waits.json").exists()
     assert training_waits.table([Trained(key="b", contender="x", framework="torch", problem="y")])
 
