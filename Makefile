@@ -95,13 +95,13 @@ VERSIONS := PARQUETRY_EXAMPLES=$${PARQUETRY_EXAMPLES:-0.4}
 OF_VERSIONS := versions and $(FAST)
 OF_OLD_SPARK := torch
 test-oldest: $(VENV_OLDEST)/.built
-	$(VERSIONS) $(VENV_OLDEST)/bin/python -m pytest $(PYTEST) -m "$(OF_VERSIONS)" tests/common tests/every_face tests/tf_plugin tests/torch_plugin
+	$(VERSIONS) $(VENV_OLDEST)/bin/python -m pytest $(PYTEST) -m "$(OF_VERSIONS)" tests/common tests/compat tests/every_face tests/tf_plugin tests/torch_plugin
 	$(VENV_OLDEST)/bin/python -m pytest -n 2 --dist worksteal -k "$(OF_OLD_SPARK)" tests/spark "$(EXAMPLE)[trainers/spark_to_torch.py]"
 
 # The main environment runs the plug-in's tests with the same TensorFlow; the op does not depend on Python's version.
 NEWEST_PLUGIN :=
 test-newest: $(VENV_NEWEST)/.built
-	$(VERSIONS) $(VENV_NEWEST)/bin/python -m pytest $(PYTEST) -m "$(OF_VERSIONS)" tests/common tests/every_face $(NEWEST_PLUGIN)
+	$(VERSIONS) $(VENV_NEWEST)/bin/python -m pytest $(PYTEST) -m "$(OF_VERSIONS)" tests/common tests/compat tests/every_face $(NEWEST_PLUGIN)
 	$(VENV_NEWEST)/bin/python -m pytest -n 2 --dist worksteal tests/spark
 	PARQUETRY_SPARK=connect $(VENV_NEWEST)/bin/python -m pytest -n 2 --dist worksteal tests/spark
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,16 +14,14 @@ torch = pytest.importorskip("torch")
 
 from petastorm import TransformSpec, make_batch_reader, make_reader  # noqa: E402
 from petastorm.codecs import NdarrayCodec, ScalarCodec  # noqa: E402
-from petastorm.etl.dataset_metadata import infer_or_load_unischema  # noqa: E402
 from petastorm.predicates import in_lambda  # noqa: E402
-from petastorm.pytorch import BatchedDataLoader, DataLoader  # noqa: E402
+from petastorm.pytorch import DataLoader  # noqa: E402
 from petastorm.spark import SparkDatasetConverter, make_spark_converter  # noqa: E402
 from petastorm.spark.spark_dataset_converter import TorchDatasetContextManager  # noqa: E402
 from petastorm.unischema import UnischemaField  # noqa: E402
 
 from parquetry import write_dataset  # noqa: E402
 
-REAL = Path(__file__).parents[1] / "data" / "petastorm" / "0.12.1"
 EVENTS = TransformSpec(  # five items in a field, at the level of the module
     lambda row: {"coord": row["coord"].astype(np.float32), "sa": np.ones((len(row["coord"]), 2), np.float32)},
     removed_fields=["event"],
@@ -33,99 +30,6 @@ EVENTS = TransformSpec(  # five items in a field, at the level of the module
         ("sa", np.float32, (None, 2), NdarrayCodec(), False),
     ],
 )
-
-
-def pieces(directory: Path, key: str, values: list[Any], rows: int = 4) -> list[str]:
-    """Writes a file into each of some partition directories; returns their URLs."""
-    urls = []
-    for number, value in enumerate(values):
-        folder = directory / f"{key}={value}"
-        folder.mkdir(parents=True)
-        ids = np.arange(number * rows, (number + 1) * rows)
-        pq.write_table(pa.table({"id": ids, "value": ids / 2}), folder / "part-0.parquet")
-        urls.append(f"file://{folder}/part-0.parquet")
-    return urls
-
-
-# --- SynapseML's tests of its compatibility module --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("pool", ["thread", pytest.param("process", marks=pytest.mark.slow)])
-def test_filters_choose_a_partition(tmp_path: Path, pool: str) -> None:
-    pieces(tmp_path, "group", ["a", "b"])
-    options = {"reader_pool_type": pool, "workers_count": 1, "num_epochs": 1, "shuffle_row_groups": False}
-    with make_batch_reader(f"file://{tmp_path}", filters=[("group", "=", "a")], **options) as reader:
-        (batch,) = list(reader)
-    assert batch.id.tolist() == [0, 1, 2, 3]
-    assert batch.group.tolist() == ["a"] * 4
-
-
-def test_a_row_reader_of_plain_files_transforms(tmp_path: Path) -> None:
-    pieces(tmp_path, "group", ["a"])
-    spec = TransformSpec(
-        lambda row: {**row, "doubled_value": 2 * row["value"]},
-        edit_fields=[("doubled_value", np.float64, (), False)],
-    )
-    with make_reader(f"file://{tmp_path}", transform_spec=spec, shuffle_row_groups=False) as reader:
-        rows = list(reader)
-    assert [(int(row.id), float(row.doubled_value)) for row in rows] == [(i, float(i)) for i in range(4)]
-
-
-@pytest.mark.parametrize("values", [["a", "b"], [3, 7], ["__HIVE_DEFAULT_PARTITION__", "a"]])
-def test_files_of_a_list_have_the_columns_of_the_partitions_around_them(tmp_path: Path, values: list[Any]) -> None:
-    urls = pieces(tmp_path, "group", values)
-    expected = [None if str(value).startswith("__HIVE") else value for value in values]
-    for chosen in (urls, urls[-1:]):
-        with make_batch_reader(chosen, shuffle_row_groups=False) as reader:
-            batches = list(reader)
-            assert isinstance(reader.dataset.paths, list)
-        assert [value for batch in batches for value in batch.group.tolist()] == np.repeat(
-            np.array(expected[-len(chosen) :], object), 4
-        ).tolist()
-    with make_batch_reader(urls[0]) as reader:  # one URL, as in Petastorm
-        assert "group" not in reader.schema.fields
-
-
-def test_files_of_a_list_in_unlike_directories_have_no_such_column(tmp_path: Path) -> None:
-    urls = [*pieces(tmp_path, "group", ["a"]), *pieces(tmp_path, "kind", ["b"])]
-    with make_batch_reader(urls) as reader:
-        assert list(reader.schema.fields) == ["id", "value"]
-
-
-def test_a_null_integer_partition_is_nan_and_no_loader_trains_on_it(tmp_path: Path) -> None:
-    pieces(tmp_path, "year", [2025, "__HIVE_DEFAULT_PARTITION__"])
-    with make_batch_reader(f"file://{tmp_path}", shuffle_row_groups=False) as reader:
-        years = {int(batch.id[0]): batch.year for batch in reader}
-    assert (years[0].dtype, years[4].dtype) == (np.int64, np.float64)
-    assert np.isnan(years[4]).all()
-    for loader in (DataLoader, BatchedDataLoader):
-        with (
-            loader(make_batch_reader(f"file://{tmp_path}"), 4) as batches,
-            pytest.raises(TypeError, match="field 'year': Pytorch does not support nulls"),
-        ):
-            list(batches)
-    with make_reader(f"file://{tmp_path}", shuffle_row_groups=False) as rows:
-        assert {row.year for row in rows} == {2025, None}
-
-
-def test_the_launcher_of_processes_may_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    from petastorm.workers_pool import process_pool
-
-    monkeypatch.setattr(process_pool, "exec_in_new_process", None, raising=False)  # has no effect here
-
-
-def test_the_schema_of_pyarrows_dataset_is_loaded_or_inferred(tmp_path: Path) -> None:
-    pieces(tmp_path, "group", ["a", "b"])
-    inferred = infer_or_load_unischema(pq.ParquetDataset(tmp_path))
-    assert {field.name: field.numpy_dtype for field in inferred.fields.values()} == {
-        "id": np.int64,
-        "value": np.float64,
-        "group": np.str_,
-    }
-    declared = infer_or_load_unischema(pq.ParquetDataset(REAL))
-    with make_reader(f"file://{REAL}") as reader:
-        assert list(declared.fields) == list(infer_or_load_unischema(reader.dataset).fields)
-    assert declared.png.shape == (8, 6, 3)
 
 
 # --- physics: ragged events, a collate function -----------------------------------------------------------------------
@@ -229,7 +133,7 @@ def test_files_of_pandas_are_read(tmp_path: Path) -> None:
 
 
 def test_a_predicate_and_a_reset_in_a_loop(tmp_path: Path) -> None:
-    pieces(tmp_path, "group", ["a"])
+    pq.write_table(pa.table({"id": np.arange(4)}), tmp_path / "part-0.parquet")
     with make_reader(f"file://{tmp_path}", predicate=in_lambda(["id"], lambda i: i > 1), num_epochs=1) as reader:
         for _ in range(3):
             reader.reset()

@@ -65,6 +65,22 @@ def test_the_hello_world_example_writes_what_its_reader_reads(hello_world: str) 
     assert Pipeline(hello_world).schema["array_4d"].shape == (None, 4, 3, None)
 
 
+@pytest.mark.parametrize("pool", ["thread", "process"])
+def test_a_task_reads_by_petastorms_own_name(context: Any, hello_world: str, pool: str) -> None:
+    """As the trainers of Horovod and SynapseML: a function that arrives by value makes a reader inside a task."""
+
+    def read(_: object) -> list[int]:
+        import parquetry.petastorm
+
+        parquetry.petastorm.install()
+        import petastorm
+
+        with petastorm.make_reader(hello_world, reader_pool_type=pool, workers_count=1, num_epochs=1) as reader:
+            return sorted(int(row.id) for row in reader)
+
+    assert context.parallelize([None], 1).mapPartitions(read).collect() == list(range(10))
+
+
 def test_an_rdd_has_named_tuples_of_the_wanted_fields(spark: Any, hello_world: str) -> None:
     rows = dataset_as_rdd(hello_world, spark, [HelloWorldSchema.id, "im.*"]).collect()
     assert {row._fields for row in rows} == {("id", "image1")}

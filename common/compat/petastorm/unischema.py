@@ -239,7 +239,8 @@ def _schema_of(dataset: Any) -> pa.Schema:
     if isinstance(dataset.schema, pa.Schema):
         return dataset.schema
     columns = list(dataset.pieces[0].get_metadata().schema.to_arrow_schema())
-    return pa.schema([*columns, *(pa.field(item.name, item.dictionary.type, False) for item in dataset.partitions)])
+    keys = [pa.field(item.name, item.dictionary.type, False) for item in dataset.partitions or ()]
+    return pa.schema([*columns, *keys])
 
 
 def fields_from_arrow(arrow: pa.Schema, *, omit_unsupported_fields: bool) -> list[UnischemaField]:
