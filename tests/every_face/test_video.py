@@ -21,8 +21,10 @@ CHAINS: dict[str, Callable[[Pipeline], Pipeline]] = {
     "rows": lambda rows: rows.take(13),
     "shuffled": lambda rows: rows.shuffle(30, seed=1).batch(7),
     "filtered, sharded": lambda rows: rows.where([("id", ">=", 10)]).shuffle(15, seed=2).shard(3, 1).batch(4),
-    "windows": lambda rows: rows.ngram(length=3).shuffle(20, seed=3).batch(5),
-    "windows with edges": lambda rows: rows.ngram(offsets={"front": [-2, 0], "id": [-2, 0]}, edges="clamp").batch(6),
+    "windows": lambda rows: rows.ngram(length=3).shuffle(20, seed=3).take(8).batch(5),
+    "windows with edges": lambda rows: (
+        rows.ngram(offsets={"front": [-2, 0], "id": [-2, 0]}, edges="clamp").take(8).batch(6)
+    ),
     "floats, channels first": lambda rows: rows.normalize("front").permute("front", dims=("C", "H", "W")).batch(8),
     "resized": lambda rows: rows.resize("front", (16, 32)).batch(8),
 }
