@@ -7,7 +7,6 @@ need is kept while it may be needed, within a limit, so that each group is decod
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -199,8 +198,8 @@ _local = threading.local()
 
 
 def _decoder() -> Decoder:
-    """Returns the decoder of this thread. A forked child makes its own."""
-    if getattr(_local, "process", None) != os.getpid():
-        _local.process, _local.decoder = os.getpid(), Decoder()
-    decoder: Decoder = _local.decoder
+    """Returns the decoder of this thread."""
+    decoder: Decoder | None = getattr(_local, "decoder", None)
+    if decoder is None:
+        decoder = _local.decoder = Decoder()
     return decoder
