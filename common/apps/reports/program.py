@@ -1,6 +1,8 @@
 """`program` writes a training program for a dataset: from the roles of its columns to the text of a Python module.
 
-It is a pure function. The text is formatted as ``ruff format`` does, so that it can go into a repository as it is.
+It is a pure function. Each line of its templates stands behind what it is for: ``number|`` is for datasets with
+numbers, ``number array|`` for those with either, ``!image|`` for those without images. Names of columns are in lists at
+the head of the program. So all other lines are short, and formatted as ``ruff format`` does.
 """
 
 from __future__ import annotations
@@ -9,17 +11,25 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from typing import Literal
+from string import Template
+from typing import Literal, get_args
 
-from .code_lines import wrapped
 from .roles import Column, Role, Roles
 
-_EMBEDDING = 16
-_IMAGE_FEATURES = 32
-_HIDDEN = 64
-_MASKED_SHARE = 0.05
-_LISTS: tuple[Role, ...] = ("codes", "text")
-_CODED: tuple[Role, ...] = ("category", "hashed", *_LISTS)
+_WIDTH = 88
+_LISTS: dict[str, Role] = {
+    "NUMBERS": "number",
+    "FLAGS": "flag",
+    "CATEGORIES": "category",
+    "KEYS": "hashed",
+    "LISTS": "codes",
+    "TEXTS": "text",
+    "FLOATS": "floats",
+    "ARRAYS": "array",
+    "TIMES": "time",
+}
+_LONGEST_TITLE = 30
+_LONGEST_NAME = 17
 
 Framework = Literal["torch", "keras"]
 
@@ -33,236 +43,139 @@ def program(url: str, roles: Roles, framework: Framework, *, opener: str = "Pipe
     >>> text.splitlines()[0]
     '\"\"\"Train on clicks to predict clicked. Run it again to continue where it stopped.\"\"\"'
     """
-    lines = [*_heading(url, roles, framework), *_rows(f"{opener}({_source(url, roles)})", roles), *_features(roles)]
-    lines += _torch_program(roles) if framework == "torch" else _keras_program(roles)
-    text = "\n".join(line for statement in lines for line in wrapped(statement)) + "\n"
-    return re.sub(r"\n{4,}", "\n\n\n", text)  # two blank lines around functions
+    template, face = (_TORCH, "ParquetIterable") if framework == "torch" else (_KERAS, "ParquetDataset")
+    facts, values = _facts(roles) | {framework}, _values(url, roles, face, opener)
+    lines = [line.partition("|") for line in f"{_ROWS}{template}".splitlines()]
+    code = "\n".join(code for before, _, code in lines if _holds(before.split(), facts))
+    return re.sub(r"\n{4,}", "\n\n\n", Template(code).substitute(values)) + "\n"  # two blank lines around functions
 
 
-def _heading(url: str, roles: Roles, framework: Framework) -> list[str]:
-    name = re.sub(r"[^\w.:-]", "_", url.rstrip("/").rpartition("/")[2])[:30] or "the rows"
-    said = f'"""Train on {name} to predict {_comment(roles.target)[:20]}. Run it again to continue where it stopped."""'
-    times, declared = bool(roles.of("time")), bool(_declared(roles))
-    torch = framework == "torch"
-    names = sorted(
-        ["ParquetIterable" if torch else "ParquetDataset", "Pipeline"]
-        + ["CompressedImageCodec"] * declared
-        + ["UnischemaField"] * (declared or times)
-    )
-    lines = [said, "", *(["from pathlib import Path", ""] if torch else ["import keras"])]
-    lines += ["import numpy as np"] * times + ["import torch"] * torch
-    own = "torch_plugin import prefetch_to_device" if torch else "tf_plugin.keras import ResumeTraining"
-    return [*lines, f"from parquetry import {', '.join(names)}", f"from parquetry.{own}", ""]
+def _holds(conditions: list[str], facts: set[str]) -> bool:
+    needed = {name for name in conditions if not name.startswith("!")}
+    refused = {name[1:] for name in conditions if name.startswith("!")}
+    return not refused & facts and (not needed or bool(needed & facts))
 
 
-def _rows(opened: str, roles: Roles) -> list[str]:
-    """The rows, their split, and the statistics of the training part."""
-    lists: dict[str, Role] = {"NUMBERS": "number", "CATEGORIES": "category", "TIMES": "time"}
-    lines = [f"{name} = [{_texts(roles, role)}]" for name, role in lists.items() if roles.of(role)]
-    lines += [""] if len(lines) else []
-    lines += [f"# Left out: {_comment(name)} ({reason})." for name, reason in roles.reasons.items()]
-    lines += [*_declared(roles), f"rows = {opened}{_of_all_rows(roles)}"]
-    lines += [*(_TIMES if roles.of("time") else []), *(_TOKENS if roles.of("text") else [])]
-    lines.append(_split(roles))
-    fitted = [f"*{name}" for name, role in lists.items() if roles.of(role) and role != "time"]
-    fitted += [_text(column.name) for column in roles.of("array")]
-    fitted += [_text(roles.target)] if roles.task == "number" else []
-    if fitted:
-        lines += ["# Learned from the training part alone, used in both.", f"stats = train.fit({', '.join(fitted)})"]
-    sizes = [f"{_text(name)}: {size}" for name, size in _sizes(roles).items()]
-    if roles.of("category"):
-        learned = "{name: len(stats[name].values) + 1 for name in CATEGORIES}"
-        return [*lines, f"SIZES = {learned} | {{{', '.join(sizes)}}}" if sizes else f"SIZES = {learned}"]
-    return [*lines, *([f"SIZES = {{{', '.join(sizes)}}}"] if sizes else [])]
+def _facts(roles: Roles) -> set[str]:
+    """What the templates may ask for: roles of columns, the task, and what is special about some columns."""
+    facts = {role for role in get_args(Role) if roles.of(role)} | {f"{roles.task}_target"}
+    special = {
+        "split": roles.split is not None,
+        "long_split": len(_text(roles.split or "")) > _LONGEST_NAME,
+        "left_out": bool(roles.reasons),
+        "decimals": bool(_decimals(roles)),
+        "null_target": bool(roles.of("target")[0].null_share),
+        "null_lists": any(column.null_share for column in roles.of("codes", "floats")),
+        "nulls": any(column.null_share for column in roles.of("number", "flag")),
+        "matrix": bool(_packed(roles)),
+        "odd": any(column.odd for column in roles.of("number")),
+        "declared": any(column.image for column in roles.of("image")),
+        "colors": any(_channels(column) == 3 for column in roles.of("image")),
+    }
+    return facts | {name for name, holds in special.items() if holds}
 
 
-def _source(url: str, roles: Roles) -> str:
-    """The arguments of `Pipeline`, with the fields if image files are to be declared as images."""
-    if not _declared(roles):
-        return _text(url)
-    used = [column for column in roles.columns if column.name not in roles.reasons or column.name == roles.split]
-    return f"{_text(url)}, [{', '.join('image' if column.image else _text(column.name) for column in used)}]"
+def _values(url: str, roles: Roles, face: str, opener: str) -> dict[str, str]:
+    """What the templates insert."""
+    lists = {name: _names(roles.of(role)) for name, role in _LISTS.items()}
+    lists["DECIMALS"] = _decimals(roles)
+    title = re.sub(r"[^\w.:-]", "_", url.rstrip("/").rpartition("/")[2])[:_LONGEST_TITLE] or "the rows"
+    image = next(iter(roles.of("image")), None)
+    declared = image is not None and bool(image.image)
+    fields = ["CompressedImageCodec"] * declared + ["UnischemaField"] * (declared or bool(roles.of("time")))
+    packed, scaled = _packed(roles), _stars(roles, "NUMBERS", "ARRAYS")
+    target = ["TARGET"] if roles.task == "number" else []
+    outputs = [_text(_matrix(roles))] if packed else []
+    outputs += ["*SIZES"] if _sizes(roles) else []
+    outputs += ["*FLOATS", "*LENGTHS"] if roles.of("floats") else []
+    outputs += [*_stars(roles, "ARRAYS"), *(["IMAGE"] if image else []), "TARGET"]
+    return {
+        **{name: _bracketed(f"{name} = [", map(_text, names), "]") for name, names in lists.items()},
+        "title": f"Train on {title} to predict {_comment(roles.target)[:20]}.",
+        "imports": ", ".join(sorted([face, "Pipeline", *fields])),
+        "rows": _bracketed(f"rows = {opener}(", [_text(url), *(['[image, ".*"]'] if declared else [])], ")"),
+        "target": _text(roles.target),
+        "split": _text(roles.split or ""),
+        "left_out": "\n".join(f"# Left out: {_comment(name)} ({reason})." for name, reason in roles.reasons.items()),
+        "filled": ", ".join(_stars(roles, "NUMBERS", "FLAGS")),
+        "lists": ", ".join(_stars(roles, "LISTS", "FLOATS")),
+        "image": _text(image.name if image else ""),
+        "codec": image.image or "" if image else "",
+        "channels": str(_channels(image)) if image else "",
+        "fitted": ", ".join([*scaled, *_stars(roles, "CATEGORIES"), *target]),
+        "scaled": ", ".join([*scaled, *target]),
+        "sizes": "\n".join(f"SIZES {'|' if number else ''}= {each}" for number, each in enumerate(_sizes(roles))),
+        "packed": _joined(packed),
+        "single": _joined(_stars(roles, "CATEGORIES", "KEYS")),
+        "several": _joined(_stars(roles, "LISTS") + (["*TOKENS"] if roles.of("text") else [])),
+        "matrix": _text(_matrix(roles)),
+        "outputs": ", ".join(outputs),
+        "width": str(_width(roles)),
+        "inputs": str(_inputs(roles)),
+        "layers": ", ".join([*(["bags"] if _sizes(roles) else []), *(["layers"] if image else []), "head"]),
+        "file": re.sub(r"\W+", "_", roles.target).strip("_")[:_LONGEST_NAME] or "model",
+    }
 
 
-def _declared(roles: Roles) -> list[str]:
-    """The declaration of a column of image files in bytes."""
-    return [
-        f'image = UnischemaField({_text(column.name)}, "uint8", (None, None, 3), '
-        f'CompressedImageCodec("{column.image}", convert=True))'
-        for column in roles.of("image")
-        if column.image
-    ]
+def _stars(roles: Roles, *lists: str) -> list[str]:
+    return [f"*{name}" for name in lists if roles.of(_LISTS[name])]
 
 
-def _of_all_rows(roles: Roles) -> str:
-    """The verbs before the split."""
-    target = roles.of("target")[0]
-    decimals = _names(column for column in _used(roles) if column.dtype == "decimal")
-    lists = _names(column for column in roles.of(*_LISTS, "floats") if column.shape and column.null_share)
-    return (
-        (f'.decimals("float64", {decimals})' if decimals else "")
-        + (f'.nulls("mask", {lists})' if lists else "")
-        + (f'.nulls("drop", {_text(target.name)})' if target.null_share else "")
-        + (f".encode({_text(target.name)})" if roles.task == "classes" else "")
-    )
-
-
-def _split(roles: Roles) -> str:
-    if roles.split is None:
-        each = [f"rows.{verb}(len(rows) * 4 // 5)" for verb in ("take", "skip")]
-        return f"train, validation = {', '.join(f'with_times({part})' if roles.of('time') else part for part in each)}"
-    part = f"rows.hash_split({_text(roles.split)}, [0.8, 0.2], part)"
-    each_part = f"with_times({part})" if roles.of("time") else part
-    return f"train, validation = ({each_part} for part in (0, 1))"
-
-
-def _sizes(roles: Roles) -> dict[str, str]:
-    """How many codes each column has that is coded without a vocabulary."""
-    sizes = {column.name: "10_000" for column in roles.of("hashed", "codes")}
-    return sizes | {_tokens_of(roles, column): "256" for column in roles.of("text")}
-
-
-def _features(roles: Roles) -> list[str]:
-    """The function from rows to what the model takes."""
-    lines = ["", "", "def features(part):"]
-    texts = [column for column in roles.of("hashed", "text") if column.null_share]
-    for kind, value in (("str", '""'), ("int", "-1"), ("uint", "0")):
-        names = _names(column for column in texts if column.dtype.startswith(kind))
-        lines += [f'    part = part.nulls("fill", {names}, value={value})'] if names else []
-    if roles.of("category"):
-        lines += [
-            "    for name in CATEGORIES:  # what is null or new in validation has the last code",
-            "        unknown = len(stats[name].values)",
-            '        part = part.encode(name, unknown=unknown, null="unknown", stats=stats)',
-        ]
-    hashed = _names(roles.of("hashed", "codes"))
-    lines += [f"    part = part.hash_encode({hashed}, buckets=10_000)"] if hashed else []
-    for column in roles.of("text"):
-        lines.append(f"    part = part.tokenize(tokens, {_text(column.name)}, to={_text(_tokens_of(roles, column))})")
-    padded = [column.name for column in roles.of("codes")] + [_tokens_of(roles, column) for column in roles.of("text")]
-    lines += [f"    part = part.pad({_text(name)}, value=SIZES[{_text(name)}])" for name in padded]
-    lines += [f"    part = part.pad({_names(roles.of('floats'))})"] if roles.of("floats") else []
-    for column in roles.of("image"):
-        statistics = ", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]" if column.shape[2:] in ((3,), ()) else ""
-        name = _text(column.name)
-        lines.append(f"    part = part.resize({name}, (128, 128)).normalize({name}{statistics})")
-    return [*lines, *_numbers(roles), f"    return part.select({', '.join(_outputs(roles))})"]
-
-
-def _numbers(roles: Roles) -> list[str]:
-    """The verbs that make one matrix of all numbers."""
-    numbers, flags, arrays = roles.of("number"), roles.of("flag"), roles.of("array")
-    stars = (["*NUMBERS"] if numbers else []) + [_text(column.name) for column in arrays]
-    if roles.task == "number":
-        stars.append(_text(roles.target))
-    lines = [f"    part = part.standardize({', '.join(stars)}, stats=stats)"] if stars else []
-    holes = [column for column in (*numbers, *flags) if column.null_share]
-    masked = [column for column in holes if column.null_share > _MASKED_SHARE]
-    filled = [column for column in holes if column not in masked]
-    if masked:
-        lines += ["    # Null becomes 0, which is the mean, beside a flag: <name>__valid."] if numbers else []
-        lines.append(f'    part = part.nulls("mask", {_names(masked)})')
-    if filled:
-        lines += ["    # Few are null: they become 0, which is the mean."] if numbers else []
-        lines.append(f'    part = part.nulls("fill", {_names(filled)}, value=0)')
-    packed = _packed(roles)
-    return (
-        [*lines, f'    part = part.pack({_text(_matrix(roles))}, [{", ".join(packed)}], "float32")']
-        if packed
-        else lines
-    )
+def _joined(stars: list[str]) -> str:
+    """Several lists as one, as code."""
+    return stars[0].removeprefix("*") if len(stars) == 1 else f"[{', '.join(stars)}]"
 
 
 def _packed(roles: Roles) -> list[str]:
-    """The columns of the matrix, as code."""
-    flags = [column.name for column in roles.of("flag")]
-    flags += [f"{column.name}_{unit}" for column in roles.of("time") for unit in ("hour", "day")]
-    numbers = roles.of("number", "flag")
-    flags += [f"{column.name}__valid" for column in numbers if column.null_share > _MASKED_SHARE]
-    return (["*NUMBERS"] if roles.of("number") else []) + list(map(_text, flags))
+    """The lists of columns that one matrix holds."""
+    return _stars(roles, "NUMBERS", "FLAGS") + (["*CLOCK"] if roles.of("time") else [])
+
+
+def _sizes(roles: Roles) -> list[str]:
+    """How many codes each column has that is coded, as code."""
+    learned = ["{name: len(stats[name].values) + 1 for name in CATEGORIES}"] if roles.of("category") else []
+    hashed = _stars(roles, "KEYS", "LISTS")
+    learned += [f"dict.fromkeys({_joined(hashed)}, 10_000)"] if hashed else []
+    return [*learned, *(["dict.fromkeys(TOKENS, 256)"] if roles.of("text") else [])]
 
 
 def _width(roles: Roles) -> int:
-    return len(_packed(roles)) + max(len(roles.of("number")) - 1, 0)
-
-
-def _outputs(roles: Roles) -> list[str]:
-    rest = [column.name for column in roles.of("floats")]
-    lengths = [f"{name}__length" for name in rest]
-    rest += [*lengths, *(column.name for column in roles.of("array", "image")), roles.target]
-    coded = ["*SIZES"] if roles.of(*_CODED) else []
-    return [*([_text(_matrix(roles))] if _packed(roles) else []), *coded, *map(_text, rest)]
-
-
-# What the two frameworks share.
-
-_TIMES = '''
-
-def with_times(part):
-    """Add the hour and the weekday (Monday is 0) of each time, from 0 to 1."""
-
-    def add(batch):
-        added = {}
-        for name in TIMES:
-            seconds = batch[name].astype("datetime64[s]").astype(np.int64)
-            added[f"{name}_hour"] = np.float32(seconds // 3_600 % 24 / 24)
-            added[f"{name}_day"] = np.float32((seconds // 86_400 + 3) % 7 / 7)
-        return added
-
-    names = [f"{name}_{unit}" for name in TIMES for unit in ("hour", "day")]
-    fields = [UnischemaField(name, np.float32) for name in names]
-    part = part.cast("datetime64[us]", TIMES)
-    return part.transform(add, adds=fields, batched=True)
-
-
-'''.splitlines()
-
-_TOKENS = '''
-
-def tokens(text):
-    """Return token ids from 0 to 255. Put your own tokenizer here."""
-    return list(text.encode()[:512])
-
-
-'''.splitlines()
-
-
-def _used(roles: Roles) -> list[Column]:
-    return [column for column in roles.columns if column.name not in roles.reasons]
+    """How many columns the matrix has."""
+    return len(roles.of("number", "flag")) + 2 * len(roles.of("time"))
 
 
 def _inputs(roles: Roles) -> int:
     """How many numbers the head of the model takes."""
     arrays = sum(math.prod(axis or 0 for axis in column.shape) for column in roles.of("array"))
-    images = _IMAGE_FEATURES * len(roles.of("image"))
-    return _width(roles) + _EMBEDDING * len(roles.of(*_CODED)) + arrays + images + len(roles.of("floats"))
+    coded = 16 * len(roles.of("category", "hashed", "codes", "text"))
+    return _width(roles) + arrays + coded + 32 * len(roles.of("image")) + len(roles.of("floats"))
 
 
 def _matrix(roles: Roles) -> str:
-    return _free("numbers", roles)
-
-
-def _tokens_of(roles: Roles, column: Column) -> str:
-    return _free(f"{column.name}_tokens", roles)
-
-
-def _free(name: str, roles: Roles) -> str:
     """A name that no column has."""
+    name = "numbers"
     while any(column.name == name for column in roles.columns):
         name += "_"
     return name
 
 
-def _checkpoint(roles: Roles, ending: str) -> str:
-    return _text((re.sub(r"\W+", "_", roles.target).strip("_") or "model") + ending)
+def _decimals(roles: Roles) -> list[str]:
+    return _names(each for each in roles.columns if each.dtype == "decimal" and each.name not in roles.reasons)
 
 
-def _names(columns: Iterable[Column]) -> str:
-    return ", ".join(_text(column.name) for column in columns)
+def _names(columns: Iterable[Column]) -> list[str]:
+    return [column.name for column in columns]
 
 
-def _texts(roles: Roles, role: Role) -> str:
-    return _names(roles.of(role))
+def _channels(image: Column) -> int:
+    return image.shape[2] or 3 if image.shape else 3
+
+
+def _bracketed(before: str, items: Iterable[str], after: str) -> str:
+    """One line, or one for each item if it is too long."""
+    lines = list(items)
+    line = before + ", ".join(lines) + after
+    return line if len(line) <= _WIDTH else "\n".join([before, *(f"    {item}," for item in lines), after])
 
 
 def _text(text: str) -> str:
@@ -279,209 +192,193 @@ def _comment(text: str) -> str:
     return re.sub(r"[^\w .#-]", "_", text)
 
 
-# PyTorch.
+_ROWS = '''\
+|"""$title Run it again to continue where it stopped."""
+|
+torch|from pathlib import Path
+torch|
+keras|import keras
+time|import numpy as np
+torch|import torch
+|from parquetry import $imports
+keras|from parquetry.tf_plugin.keras import ResumeTraining
+torch|from torch import nn
+|
+|TARGET = $target
+long_split|SPLIT = $split
+number|$NUMBERS
+flag|$FLAGS
+decimals|$DECIMALS
+category|$CATEGORIES
+hashed|$KEYS
+codes|$LISTS
+floats|$FLOATS
+floats|LENGTHS = [f"{name}__length" for name in FLOATS]
+text|$TEXTS
+text|TOKENS = [f"{name}_tokens" for name in TEXTS]
+array|$ARRAYS
+image|IMAGE = $image
+time|$TIMES
+time|CLOCK = [f"{name}_{unit}" for name in TIMES for unit in ("hour", "day")]
+left_out|$left_out
+|
+declared|codec = CompressedImageCodec("$codec", convert=True)
+declared|image = UnischemaField(IMAGE, "uint8", (None, None, 3), codec)
+|$rows
+decimals|rows = rows.decimals("float64", *DECIMALS)
+null_lists|rows = rows.nulls("mask", $lists)
+null_target|rows = rows.nulls("drop", TARGET)
+classes_target|rows = rows.encode(TARGET)
+split !long_split|train, validation = (rows.hash_split($split, [0.8, 0.2], n) for n in (0, 1))
+long_split|train, validation = (rows.hash_split(SPLIT, [0.8, 0.2], n) for n in (0, 1))
+!split|train, validation = rows.take(len(rows) * 4 // 5), rows.skip(len(rows) * 4 // 5)
+number category array number_target|stats = train.fit($fitted)  # of the training part
+category hashed codes text|$sizes
+classes_target|CLASSES = len(rows.vocabulary(TARGET))
+|
+|
+time|def clock(batch):
+time|    """Return the hour and the weekday (Monday is 0) of each time, from 0 to 1."""
+time|    seconds = [batch[name].astype("datetime64[s]").astype(np.int64) for name in TIMES]
+time|    parts = [(s // 3_600 % 24 / 24, (s // 86_400 + 3) % 7 / 7) for s in seconds]
+time|    return dict(zip(CLOCK, np.float32(parts).reshape(len(CLOCK), -1), strict=True))
+|
+|
+text|def tokens(text):
+text|    """Return token ids from 0 to 255. Put your own tokenizer here."""
+text|    return list(text.encode()[:512])
+|
+|
+|def features(part):
+time|    new = [UnischemaField(name, np.float32) for name in CLOCK]
+time|    part = part.cast("datetime64[us]", TIMES).transform(clock, adds=new, batched=True)
+category|    for name in CATEGORIES:  # what is null or new in validation has the last code
+category|        part = part.encode(name, unknown=SIZES[name] - 1, null="unknown", stats=stats)
+hashed|    part = part.hash_encode(*KEYS, buckets=10_000).nulls("fill", *KEYS, value=10_000)
+codes|    part = part.hash_encode(*LISTS, buckets=10_000).pad(*LISTS, value=10_000)
+text|    for name, to in zip(TEXTS, TOKENS, strict=True):
+text|        part = part.tokenize(tokens, name, to=to, nulls="empty").pad(to, value=256)
+floats|    part = part.pad(*FLOATS)
+image|    part = part.resize(IMAGE, (128, 128))
+colors|    part = part.normalize(IMAGE, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+image !colors|    part = part.normalize(IMAGE)
+number array number_target|    part = part.standardize($scaled, stats=stats)
+nulls|    part = part.nulls("fill", $filled, value=0)  # the mean
+matrix|    part = part.pack($matrix, $packed, "float32")
+|    return part.select($outputs)
+|
+|
+'''
 
-
-def _torch_program(roles: Roles) -> list[str]:
-    target = _text(roles.target)
-    losses = {
-        "binary": f"binary_cross_entropy_with_logits(output[:, 0], batch[{target}].float())",
-        "classes": f"cross_entropy(output, batch[{target}])",
-        "number": f"mse_loss(output[:, 0], batch[{target}])",
-    }
-    return [
-        *_torch_model(roles),
-        "",
-        "",
-        "def loss_of(batch):",
-        "    output = model(batch)",
-        f"    return torch.nn.functional.{losses[roles.task]}",
-        "",
-        "",
-        *_TORCH_LOOP.replace("CHECKPOINT", _checkpoint(roles, ".pt")).splitlines(),
-    ]
-
-
-def _torch_model(roles: Roles) -> list[str]:
-    outputs = f"len(rows.vocabulary({_text(roles.target)}))" if roles.task == "classes" else "1"
-    image, coded = next(iter(roles.of("image")), None), roles.of(*_CODED)
-    bags = f"(torch.nn.EmbeddingBag(size + 1, {_EMBEDDING}, padding_idx=size) for size in SIZES.values())"
-    lines = ["", "", "class Model(torch.nn.Module):", "    def __init__(self):", "        super().__init__()"]
-    lines += [f"        self.embeddings = torch.nn.ModuleList{bags}"] if coded else []
-    if image:
-        lines += [
-            "        self.image = torch.nn.Sequential(",
-            f"            torch.nn.Conv2d({_channels(image)}, 16, 5, stride=4),",
-            "            torch.nn.ReLU(),",
-            f"            torch.nn.Conv2d(16, {_IMAGE_FEATURES}, 3, stride=2),",
-            "            torch.nn.ReLU(),",
-            "            torch.nn.AdaptiveAvgPool2d(1),",
-            "            torch.nn.Flatten(),",
-            "        )",
-        ]
-    lines += [
-        "        self.head = torch.nn.Sequential(",
-        f"            torch.nn.Linear({_inputs(roles)}, {_HIDDEN}),",
-        "            torch.nn.ReLU(),",
-        f"            torch.nn.Linear({_HIDDEN}, {outputs}),",
-        "        )",
-        "",
-        "    def forward(self, batch):",
-    ]
-    parts = []
-    if _packed(roles):
-        value = f"batch[{_text(_matrix(roles))}]"
-        parts.append(f"{value}.nan_to_num()" if any(column.odd for column in roles.of("number")) else value)
-    parts += [f"batch[{_text(column.name)}].flatten(1)" for column in roles.of("array")]
-    if image:
-        parts.append(f"self.image(batch[{_text(image.name)}].permute(0, 3, 1, 2))")
-    lines.append(f"        parts = [{', '.join(parts)}]")
-    for column in roles.of("floats"):
-        name, length = _text(column.name), _text(f"{column.name}__length")
-        lines.append(f"        mean = batch[{name}].sum(1) / batch[{length}].clamp(min=1)")
-        lines.append("        parts.append(mean[:, None].float())")
-    if coded:
-        lines += [
-            "        for name, embedding in zip(SIZES, self.embeddings, strict=True):",
-            "            codes = batch[name]",
-            "            parts.append(embedding(codes.view(len(codes), -1)))",
-        ]
-    return [*lines, "        return self.head(torch.cat(parts, 1))"]
-
-
-def _channels(image: Column) -> int:
-    return image.shape[2] or 3 if image.shape else 3
-
-
-_TORCH_LOOP = """\
-def save():
-    parts = {"model": model, "optimizer": optimizer, "batches": batches}
-    state = {name: part.state_dict() for name, part in parts.items()}
-    torch.save(state, checkpoint.with_suffix(".new"))
-    checkpoint.with_suffix(".new").replace(checkpoint)
-
-
-checkpoint = Path(CHECKPOINT)
-device = "cuda" if torch.cuda.is_available() else "cpu"
-model = Model().to(device)
-optimizer = torch.optim.AdamW(model.parameters())
-shuffled = ParquetIterable(features(train)).shuffle(10_000, seed=7).batch(256)
-batches = prefetch_to_device(shuffled, device)
-if checkpoint.exists():
-    state = torch.load(checkpoint, map_location=device)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    batches.load_state_dict(state["batches"])
-
-for step, batch in enumerate(batches, start=1):
-    loss = loss_of(batch)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    if step % 100 == 0:
-        print(f"step {step}: loss {loss.item():.4f}")
-        save()
-save()
-
-model.eval()
-held_out = ParquetIterable(features(validation)).batch(256)
-with torch.no_grad():
-    losses = [loss_of(batch) for batch in prefetch_to_device(held_out, device)]
-print(f"validation loss: {sum(losses) / len(losses):.4f}")
+_TORCH = """\
+|def loss_of(batch):
+odd|    parts = [batch[$matrix].nan_to_num()]
+matrix !odd|    parts = [batch[$matrix]]
+!matrix|    parts = []
+category hashed codes text|    for name, bag in zip(SIZES, bags, strict=True):
+category hashed codes text|        parts.append(bag(batch[name].view(len(batch[name]), -1)))
+floats|    for name, length in zip(FLOATS, LENGTHS, strict=True):
+floats|        parts.append((batch[name].sum(1) / batch[length].clamp(min=1)).float()[:, None])
+array|    parts += [batch[name].flatten(1) for name in ARRAYS]
+image|    parts.append(layers(batch[IMAGE].permute(0, 3, 1, 2)))
+classes_target|    return nn.functional.cross_entropy(head(torch.cat(parts, 1)), batch[TARGET])
+!classes_target|    output = head(torch.cat(parts, 1))[:, 0]
+binary_target|    return nn.functional.binary_cross_entropy_with_logits(output, batch[TARGET].float())
+number_target|    return nn.functional.mse_loss(output, batch[TARGET])
+|
+|
+|def save():
+|    torch.save({k: v.state_dict() for k, v in saved.items()}, "$file.new")
+|    Path("$file.new").replace("$file.pt")  # whole, or not at all
+|
+|
+|device = "cuda" if torch.cuda.is_available() else "cpu"
+category hashed codes text|bags = nn.ModuleList(nn.EmbeddingBag(n + 1, 16, padding_idx=n) for n in SIZES.values())
+image|layers = nn.Sequential(
+image|    nn.Conv2d($channels, 16, 5, stride=4),
+image|    nn.ReLU(),
+image|    nn.Conv2d(16, 32, 3, stride=2),
+image|    nn.ReLU(),
+image|    nn.AdaptiveAvgPool2d(1),
+image|    nn.Flatten(),
+image|)
+classes_target|head = nn.Sequential(nn.Linear($inputs, 64), nn.ReLU(), nn.Linear(64, CLASSES))
+!classes_target|head = nn.Sequential(nn.Linear($inputs, 64), nn.ReLU(), nn.Linear(64, 1))
+|model = nn.ModuleList([$layers]).to(device)
+|optimizer = torch.optim.AdamW(model.parameters())
+|shuffled = ParquetIterable(features(train)).shuffle(10_000, seed=7).batch(256)
+|batches = shuffled.prefetch_to_device(device)
+|saved = {"model": model, "optimizer": optimizer, "batches": batches}
+|if Path("$file.pt").exists():
+|    for name, state in torch.load("$file.pt", map_location=device).items():
+|        saved[name].load_state_dict(state)
+|for step, batch in enumerate(batches, start=1):
+|    loss = loss_of(batch)
+|    optimizer.zero_grad()
+|    loss.backward()
+|    optimizer.step()
+|    if step % 100 == 0:
+|        print(f"step {step}: loss {loss.item():.4f}")
+|        save()
+|save()
+|
+|held_out = ParquetIterable(features(validation)).batch(256)
+|with torch.no_grad():
+|    losses = [loss_of(batch) for batch in held_out.prefetch_to_device(device)]
+|print(f"validation loss: {sum(losses) / len(losses):.4f}")
 """
 
-
-# Keras.
-
-
-def _keras_program(roles: Roles) -> list[str]:
-    target, classes = _text(roles.target), roles.task == "classes"
-    units = f"len(rows.vocabulary({target}))" if classes else "1"
-    loss = {
-        "binary": '"binary_crossentropy", metrics=["accuracy"]',
-        "classes": '"sparse_categorical_crossentropy", metrics=["accuracy"]',
-        "number": '"mse"',
-    }[roles.task]
-    activation = {"binary": ', "sigmoid"', "classes": ', "softmax"', "number": ""}[roles.task]
-    return [
-        *_keras_inputs(roles),
-        f'hidden = keras.layers.Dense({_HIDDEN}, "relu")(keras.layers.Concatenate()(parts))'
-        if _count(roles) > 1
-        else f'hidden = keras.layers.Dense({_HIDDEN}, "relu")(parts[0])',
-        f"output = keras.layers.Dense({units}{activation})(hidden)",
-        "model = keras.Model(tuple(inputs.values()), output)",
-        f'model.compile("adam", {loss})',
-        "",
-        "shuffled = ParquetDataset(features(train)).shuffle(10_000, seed=7).batch(256)",
-        f"shuffled = shuffled.as_tuple(tuple(inputs), {target})",
-        f"held_out = ParquetDataset(features(validation)).batch(256).as_tuple(tuple(inputs), {target})",
-        f"resume = ResumeTraining(shuffled, {_checkpoint(roles, '_checkpoints')}, save_every=100)",
-        "# One epoch each time, or what an interruption left of one. The dataset shuffles.",
-        "first = resume.initial_epoch",
-        "model.fit(shuffled.prefetch(2), validation_data=held_out.prefetch(2), shuffle=False, "
-        "initial_epoch=first, epochs=first + 1, callbacks=[resume])",
-    ]
-
-
-def _count(roles: Roles) -> int:
-    return bool(_packed(roles)) + len(roles.of(*_CODED, "array", "image", "floats"))
-
-
-def _keras_inputs(roles: Roles) -> list[str]:
-    lists = [*roles.of("codes"), *roles.of("text")]
-    lines = ["", ""]
-    if lists:
-        lines += _BAG.splitlines()
-    lines += ["inputs = {}", "parts = []"]
-    if _packed(roles):
-        odd = any(column.odd for column in roles.of("number"))
-        lines += _keras_part(_matrix(roles), f"({_width(roles)},)", "keras.ops.nan_to_num({})" if odd else "{}")
-    for column in roles.of("array"):
-        lines += _keras_part(column.name, repr(column.shape), "keras.layers.Flatten()({})")
-    for column in roles.of("floats"):
-        length = _text(f"{column.name}__length")
-        lines.append(f"inputs[{length}] = keras.Input(())")
-        lines += _keras_part(column.name, "(None,)", "{}")
-        lines[-1:] = [
-            f"total = keras.ops.sum(inputs[{_text(column.name)}], axis=1, keepdims=True)",
-            f"parts.append(total / keras.ops.maximum(inputs[{length}], 1)[:, None])",
-        ]
-    for column in roles.of("image"):
-        lines += _keras_part(column.name, f"(128, 128, {_channels(column)})", "{}")
-        lines[-1:] = [
-            f"image = inputs[{_text(column.name)}]",
-            'image = keras.layers.Conv2D(16, 5, 4, activation="relu")(image)',
-            f'image = keras.layers.Conv2D({_IMAGE_FEATURES}, 3, 2, activation="relu")(image)',
-            "parts.append(keras.layers.GlobalAveragePooling2D()(image))",
-        ]
-    single = _names(roles.of("category", "hashed"))
-    if single:
-        lines += [
-            f"for name in [{single}]:",
-            '    inputs[name] = keras.Input((), dtype="int64")',
-            f"    parts.append(keras.layers.Embedding(SIZES[name], {_EMBEDDING})(inputs[name]))",
-        ]
-    if lists:
-        names = ", ".join(_text(each.name if each.shape else _tokens_of(roles, each)) for each in lists)
-        lines += [
-            f"for name in [{names}]:",
-            '    inputs[name] = keras.Input((None,), dtype="int64")',
-            "    parts.append(bag(inputs[name], SIZES[name]))",
-        ]
-    return lines
-
-
-def _keras_part(name: str, shape: str, layer: str) -> list[str]:
-    key = _text(name)
-    return [f"inputs[{key}] = keras.Input({shape})", f"parts.append({layer.format(f'inputs[{key}]')})"]
-
-
-_BAG = f'''\
-def bag(codes, padding):
-    """Return the mean embedding of the codes in each list, without the padding."""
-    used = keras.ops.cast(codes != padding, "float32")[:, :, None]
-    vectors = keras.layers.Embedding(padding + 1, {_EMBEDDING})(codes) * used
-    return keras.ops.sum(vectors, 1) / keras.ops.maximum(keras.ops.sum(used, 1), 1)
-
-
-'''
+_KERAS = """\
+codes text|def bag(codes, padding):
+codes text|    \"\"\"Return the mean embedding of the codes in each list, without the padding.\"\"\"
+codes text|    used = keras.ops.cast(codes != padding, "float32")[:, :, None]
+codes text|    vectors = keras.layers.Embedding(padding + 1, 16)(codes) * used
+codes text|    return keras.ops.sum(vectors, 1) / keras.ops.maximum(keras.ops.sum(used, 1), 1)
+|
+|
+|inputs, parts = {}, []
+matrix|inputs[$matrix] = keras.Input(($width,))
+matrix !odd|parts.append(inputs[$matrix])
+odd|parts.append(keras.ops.nan_to_num(inputs[$matrix]))
+category hashed|for name in $single:
+category hashed|    inputs[name] = keras.Input((), dtype="int64")
+category hashed|    parts.append(keras.layers.Embedding(SIZES[name] + 1, 16)(inputs[name]))
+codes text|for name in $several:
+codes text|    inputs[name] = keras.Input((None,), dtype="int64")
+codes text|    parts.append(bag(inputs[name], SIZES[name]))
+floats|for name, length in zip(FLOATS, LENGTHS, strict=True):
+floats|    inputs[name], inputs[length] = keras.Input((None,)), keras.Input(())
+floats|    total = keras.ops.sum(inputs[name], axis=1, keepdims=True)
+floats|    parts.append(total / keras.ops.maximum(inputs[length], 1)[:, None])
+array|for name in ARRAYS:
+array|    inputs[name] = keras.Input(rows.schema[name].shape)
+array|    parts.append(keras.layers.Flatten()(inputs[name]))
+image|inputs[IMAGE] = keras.Input((128, 128, $channels))
+image|layer = keras.layers.Conv2D(16, 5, 4, activation="relu")(inputs[IMAGE])
+image|layer = keras.layers.Conv2D(32, 3, 2, activation="relu")(layer)
+image|parts.append(keras.layers.GlobalAveragePooling2D()(layer))
+|hidden = keras.layers.Dense(64, "relu")(keras.layers.Concatenate()(parts))
+binary_target|output = keras.layers.Dense(1, "sigmoid")(hidden)
+classes_target|output = keras.layers.Dense(CLASSES, "softmax")(hidden)
+number_target|output = keras.layers.Dense(1)(hidden)
+|model = keras.Model(tuple(inputs.values()), output)
+binary_target|model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+classes_target|model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+number_target|model.compile("adam", "mse")
+|
+|shuffled = ParquetDataset(features(train)).shuffle(10_000, seed=7).batch(256)
+|shuffled = shuffled.as_tuple(tuple(inputs), TARGET)
+|held_out = ParquetDataset(features(validation)).batch(256)
+|held_out = held_out.as_tuple(tuple(inputs), TARGET)
+|resume = ResumeTraining(shuffled, "${file}_checkpoints", save_every=100)
+|# One epoch each time, or what an interruption left of one. The dataset shuffles.
+|first = resume.initial_epoch
+|model.fit(
+|    shuffled.prefetch(2),
+|    validation_data=held_out.prefetch(2),
+|    shuffle=False,
+|    initial_epoch=first,
+|    epochs=first + 1,
+|    callbacks=[resume],
+|)
+"""
