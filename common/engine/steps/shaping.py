@@ -79,7 +79,15 @@ def apply_nulls(step: NullStep, columns: Sequence[Column], describe: Describe) -
         mask = np.ones(lead, dtype=bool) if valid is None else valid.copy()
         result.append(Dense(mask))
     if valid is not None:
-        result[step.number] = _filled(column, valid, step.value if step.policy == "fill" else None)
+        value = step.value if step.policy == "fill" else None
+        if value is not None and not isinstance(column, Dense | Strings):
+            row = int(np.flatnonzero(~valid.reshape(len(valid), -1).all(axis=1))[0])
+            raise PipelineError(
+                f"field '{step.field.name}', {describe(row)}: expected a value, found null, which no fill value can "
+                "replace, because the field has no fixed shape: it replaces nulls inside lists. Leave such rows out "
+                f"before, with where(pc.is_valid(pc.field('{step.field.name}')))."
+            )
+        result[step.number] = _filled(column, valid, value)
     return result
 
 
@@ -167,12 +175,7 @@ def _filled(column: Column, valid: np.ndarray, value: object) -> Column:
         return Dense(values)
     if isinstance(column, Strings):
         return replace(column, valid=None) if value is None else _filled_strings(column, valid, value)
-    if value is None:
-        return without_valid(column)
-    raise PipelineError(
-        "nulls('fill'): expected a field of fixed shape for null values, got a variable one. Use 'mask' or 'drop', or "
-        "remove null lists with where(pc.is_valid(...)), so that only nulls inside lists are filled."
-    )
+    return without_valid(column)
 
 
 def _filled_strings(column: Strings, valid: np.ndarray, value: Any) -> Strings:

@@ -301,3 +301,13 @@ def test_the_value_of_nulls_must_be_of_the_fields_type(tmp_path: Path) -> None:
         _ = rows.encode("key", null=-1).element
     with pytest.raises(PipelineError, match="encode: expected null to be a number, text or bytes"):
         rows.encode("c", null={})  # type: ignore[arg-type]
+
+
+def test_a_list_that_is_null_has_no_value_to_encode(tmp_path: Path) -> None:
+    rows = table(tmp_path, words=[["u", None], None, ["v"]])
+    message = r"field 'words', .*row 1: expected a value, found null, .* where\(pc.is_valid\(pc.field\('words'\)\)\)\.$"
+    for filled in (rows.encode("words", null="v"), rows.nulls("fill", "words", value="v")):
+        with pytest.raises(PipelineError, match=message):
+            list(filled)
+    valid = rows.where(pc.is_valid(pc.field("words"))).encode("words", null="v")
+    assert [row["words"].tolist() for row in valid] == [[0, 1], [1]]
