@@ -6,17 +6,21 @@ It takes URLs and returns `DataFile` values sorted by full path. Names that begi
 from __future__ import annotations
 
 import logging
+import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
+from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
 from ..base.errors import DatasetError, ParquetryError
+from ..base.other_names import did_you_mean
 from ..base.process.dataclass import dataclass
 from ..base.progress import thread_pool
 from ..base.urls import clean_cause, without_secrets
@@ -43,6 +47,7 @@ _MEMORY_FILES = (
     "reads in any case."
 )
 _METADATA = ("_common_metadata", "_metadata")
+_NAMES_COMPARED = 10_000
 _NOWHERE = "Check the URL: the bucket or host, and the path."
 _LISTINGS = 16
 _MOVING = re.compile(rf"(?P<above>|.+/){re.escape(COPY)}/{MOVING}$")
@@ -192,6 +197,15 @@ def _list_each(
         return list(pool.map(list_one, urls, systems, paths))
 
 
+def _near_name(fs: pafs.FileSystem, path: str) -> str:
+    """What a local directory has that is called nearly like a path that is not there, as the end of an error."""
+    if fs.type_name != "local":
+        return ""
+    with suppress(OSError), os.scandir(posixpath.dirname(path)) as entries:
+        return did_you_mean(posixpath.basename(path), [entry.name for entry in islice(entries, _NAMES_COMPARED)])
+    return ""
+
+
 def _list_one(list_names: Callable[[str], list[str]], url: str, fs: pafs.FileSystem, path: str) -> FileListing:
     # The path of an HTTP file system is its URL.
     pattern = None if "://" in path else pattern_of(f"{path}/" if url.endswith("/") else path)
@@ -232,7 +246,8 @@ def _list_one(list_names: Callable[[str], list[str]], url: str, fs: pafs.FileSys
         at = "there" if used is None else f"at '{root}', where the pattern begins"
         advice = _MEMORY_FILES if "memory" in fs.type_name else ""
         raise DatasetError(
-            f"dataset {url!r}: expected a directory or a Parquet file, found nothing {at}. Check the URL.{advice}"
+            f"dataset {url!r}: expected a directory or a Parquet file, found nothing {at}. Check the URL."
+            f"{advice or _near_name(fs, root)}"
         )
     if kind == pafs.FileType.File:
         _check_no_images(url, files)

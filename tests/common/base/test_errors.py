@@ -109,6 +109,14 @@ def test_a_wrong_url_is_reported(url: str) -> None:
         Pipeline(url).schema  # noqa: B018
 
 
+def test_a_wrong_url_names_a_file_that_is_called_nearly_so(tmp_path: Path) -> None:
+    (tmp_path / "clicks.parquet").touch()
+    with pytest.raises(DatasetError, match=r"Check the URL\. Did you mean 'clicks\.parquet'\?$"):
+        Pipeline(tmp_path / "clicks.parqet").schema  # noqa: B018
+    with pytest.raises(DatasetError, match=r"Check the URL\.$"):
+        Pipeline(tmp_path / "views.csv").schema  # noqa: B018
+
+
 def test_an_unknown_scheme_is_reported() -> None:
     with pytest.raises(DatasetError, match="expected a scheme that pyarrow or fsspec knows, got 'nosuch'"):
         Pipeline("nosuch://bucket/x").schema  # noqa: B018
