@@ -1,4 +1,4 @@
-"""The PyTorch half of the demo: a stock `DataLoader` over a `ParquetPipe`."""
+"""The PyTorch half of the demo: a stock `DataLoader` over a `ParquetIterable`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from parquetry.torch_plugin import ParquetPipe
+from parquetry.torch_plugin import ParquetIterable
 
 
 def train_on_digits(digits: Path, epochs: int, batch_size: int) -> Result:
     """Trains a small convolutional network; returns its accuracy on the test rows."""
     torch.manual_seed(7)
     torch.set_num_threads(1)  # more threads would only wait for each other on a model this small
-    rows = ParquetPipe(digits, fields=["image", "label"])
+    rows = ParquetIterable(digits, fields=["image", "label"])
     split = pc.field("split")
     train = DataLoader(rows.where(split == "train").shuffle(1_000, seed=7).batch(batch_size), batch_size=None)
     test = DataLoader(rows.where(split == "test").batch(batch_size), batch_size=None)
@@ -40,7 +40,7 @@ def train_on_digits(digits: Path, epochs: int, batch_size: int) -> Result:
             timed_rows += len(batch["label"]) if epoch else 0
         ends.append(time.perf_counter())
     return Result(
-        "torch, ParquetPipe",
+        "torch, ParquetIterable",
         steps=steps,
         rows_per_s=timed_rows / (ends[-1] - ends[0]),
         accuracy=_accuracy(model, test),
@@ -49,7 +49,7 @@ def train_on_digits(digits: Path, epochs: int, batch_size: int) -> Result:
 
 def first_windows(drives: Path, length: int, max_gap_ms: int) -> dict[str, Any]:
     """Returns the first batch of windows: tensors, and lists of strings."""
-    rows = ParquetPipe(drives).ngram(length=length, timestamp="time_ms", max_gap=max_gap_ms, group_by="drive")
+    rows = ParquetIterable(drives).ngram(length=length, timestamp="time_ms", max_gap=max_gap_ms, group_by="drive")
     windows = rows.shuffle(32, seed=3).batch(8)
     return next(iter(DataLoader(windows, batch_size=None)))
 
