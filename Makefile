@@ -134,11 +134,11 @@ bench: $(VENV)/.built
 	$(VENV)/bin/python -m benchmarks.run $(BENCH)
 
 bench-quick: $(VENV)/.built
-	$(VENV)/bin/python -m benchmarks.run --name quick --workloads a --contenders threads,sidecar,tf-eager,pipe,pipe-loader
+	$(VENV)/bin/python -m benchmarks.run --name quick --workloads a --contenders threads,sidecar,tf-eager,iterable,iterable-loader
 
 # On a machine that does nothing else; commit the two files that it changes.
 bench-track: $(VENV)/.built
-	$(VENV)/bin/python -m benchmarks.run --name track --no-plot --workloads a,b,c-ndarray,d --contenders threads,pipe,tf-eager $(BENCH)
+	$(VENV)/bin/python -m benchmarks.run --name track --no-plot --workloads a,b,c-ndarray,d --contenders threads,iterable,tf-eager $(BENCH)
 	$(VENV)/bin/python -m benchmarks.track bench-results/track.json docs/notebook/ratios.json
 
 soak: $(VENV)/.built

@@ -3,7 +3,7 @@
 # Installs nothing: the repository stands in for the package. Needs a Python with numpy, pyarrow, simplejpeg, pillow,
 # cloudpickle, platformdirs, tqdm and psutil, with torch and torchdata or with tensorflow, and a C++ compiler.
 #
-#   PYTHON=python3 CORES=1,2,4,8,16 WORKLOADS=a,b,d CONTENDERS=threads,pipe benchmarks/device.sh [options of benchmarks.run]
+#   PYTHON=python3 CORES=1,2,4,8,16 WORKLOADS=a,b,d CONTENDERS=threads,iterable benchmarks/device.sh [options of benchmarks.run]
 #   GPU_CORES=2,8 benchmarks/device.sh --gpu [options of benchmarks.gpu_feed]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,5 +23,5 @@ if [[ ${1:-} == --gpu ]]; then
     "$python" -m benchmarks.gpu_feed --cores "${GPU_CORES:-$cores}" "${@:2}"
 else
     "$python" -m benchmarks.run --name device --profile full --no-plot --workloads "${WORKLOADS:-a,b,d,e}" \
-        --contenders "${CONTENDERS:-threads,sidecar,tf-graph,pipe,pipe-loader,node}" --cores "${CORES:-$cores}" "$@"
+        --contenders "${CONTENDERS:-threads,sidecar,tf-graph,iterable,iterable-loader,node}" --cores "${CORES:-$cores}" "$@"
 fi

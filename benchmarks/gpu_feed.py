@@ -25,7 +25,7 @@ from .report import aligned
 from .workloads import CROP, CROPPED, IMAGE_SHAPES, LIDAR_SHAPE, WORKLOADS, Case
 
 KEYS = ("a", "b", "c-tensor")
-_HOST = CONTENDERS["pipe"]
+_HOST = CONTENDERS["iterable"]
 _FEEDS = {
     "blocking": "copied in the loop",
     "pinned": "pinned by torch, copied without waiting",

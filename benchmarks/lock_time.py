@@ -41,7 +41,7 @@ from .profiles import PROFILES
 from .report import aligned
 from .workloads import WORKLOADS, Case
 
-READERS = ("threads", "pipe", "tf-eager")
+READERS = ("threads", "iterable", "tf-eager")
 KEYS = ("a", "d", "e")
 WARM_S = 0.5
 RATE = 500

@@ -30,7 +30,7 @@ from .prepare import needs_preparing
 from .profiles import PROFILES, Profile
 from .workloads import WORKLOADS, Case, Workload
 
-QUICK = "threads,tf-eager,tf-graph,pipe,tfrecord,petastorm-tf,huggingface"
+QUICK = "threads,tf-eager,tf-graph,iterable,tfrecord,petastorm-tf,huggingface"
 QUICK_WORKLOADS = "a,c-ndarray,c-tensor,d,e,f,g,h,i"
 SLOW_STORE_LATENCY_S = 0.03
 SECONDS_ROUNDS = 3

@@ -152,9 +152,9 @@ def _ids(face: str, chain: Pipeline) -> Iterator[Any]:
     else:
         from torch.utils.data import DataLoader
 
-        from parquetry.torch_plugin import ParquetPipe
+        from parquetry.torch_plugin import ParquetIterable
 
-        loader = DataLoader(ParquetPipe.from_pipeline(chain), batch_size=None)
+        loader = DataLoader(ParquetIterable.from_pipeline(chain), batch_size=None)
         yield from (batch["id"].tolist() for batch in loader)
 
 

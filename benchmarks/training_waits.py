@@ -30,8 +30,8 @@ from .workloads import WORKLOADS, Case, Workload
 
 KEYS = "b,d-pack,d"
 NAMES = (
-    "pipe,pipe-loader,tf-eager,tfrecord,torch-parquet,litdata,litdata-parquet,huggingface,petastorm-torch,petastorm-tf,"
-    "shim-torch"
+    "iterable,iterable-loader,tf-eager,tfrecord,torch-parquet,litdata,litdata-parquet,huggingface,petastorm-torch,"
+    "petastorm-tf,shim-torch"
 )
 _IN_TENSORFLOW = ("ours_tf", "tfrecord")
 

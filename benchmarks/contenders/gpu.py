@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from parquetry.torch_plugin import ParquetPipe, as_is, prefetch_to_device
+from parquetry.torch_plugin import ParquetIterable, as_is, prefetch_to_device
 
 from ..workloads import CROP, DEVIATION, MEAN, Case
 from .ours_pipelines import pipeline_of
@@ -23,7 +23,7 @@ SETTINGS = {
     "step": "one batch, which stays on the GPU",
     "blocking": "tensor.to('cuda') in the loop",
     "pinned": "DataLoader(pin_memory=True), tensor.to('cuda', non_blocking=True)",
-    "ahead": "pipe.prefetch_to_device('cuda')",
+    "ahead": "rows.prefetch_to_device('cuda')",
     "sidecar-ahead": "the same, with executor='sidecar'",
     "workers-ahead": "prefetch_to_device(DataLoader(num_workers=, pin_memory=True), 'cuda'), one worker a processor",
 }
@@ -52,22 +52,22 @@ def _feed(case: Case) -> Iterator[Batch]:
     with_workers = case.variant == "workers-ahead"
     executor = "sidecar" if case.variant == "sidecar-ahead" else None
     workers = None if with_workers else case.workers
-    pipe = ParquetPipe.from_pipeline(pipeline_of(case, workers=workers, executor=executor))
+    rows = ParquetIterable.from_pipeline(pipeline_of(case, workers=workers, executor=executor))
     if case.variant == "step":
-        batch = _on_gpu(next(iter(pipe)))
+        batch = _on_gpu(next(iter(rows)))
         while True:
             yield batch
     if case.variant == "blocking":
-        yield from map(_on_gpu, pipe)
+        yield from map(_on_gpu, rows)
     elif case.variant == "pinned":
-        loader = DataLoader(pipe, batch_size=None, collate_fn=as_is, pin_memory=True)
+        loader = DataLoader(rows, batch_size=None, collate_fn=as_is, pin_memory=True)
         yield from (_on_gpu(batch, non_blocking=True) for batch in loader)
     else:
-        yield from prefetch_to_device(_loader(pipe, case.workers) if with_workers else pipe, "cuda")
+        yield from prefetch_to_device(_loader(rows, case.workers) if with_workers else rows, "cuda")
 
 
-def _loader(pipe: ParquetPipe, workers: int) -> Iterable[Any]:
-    return DataLoader(pipe, batch_size=None, num_workers=workers, collate_fn=as_is, pin_memory=True)
+def _loader(rows: ParquetIterable, workers: int) -> Iterable[Any]:
+    return DataLoader(rows, batch_size=None, num_workers=workers, collate_fn=as_is, pin_memory=True)
 
 
 def _on_gpu(batch: Batch, *, non_blocking: bool = False) -> Batch:

@@ -1,4 +1,4 @@
-"""parquetry's `ParquetPipe`, alone and in a `DataLoader`, and `ParquetNode`."""
+"""parquetry's `ParquetIterable`, alone and in a `DataLoader`, and `ParquetNode`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch.utils.data import DataLoader
 from torchdata.nodes import Loader
 
 from parquetry.common import Pipeline
-from parquetry.torch_plugin import ParquetNode, ParquetPipe, as_is
+from parquetry.torch_plugin import ParquetIterable, ParquetNode, as_is
 
 from ..touch import rows_of
 from ..workloads import Case
 from .ours_pipelines import passes_of, pipeline_of
 
 SETTINGS = {
-    "pipe": "DataLoader(pipe, batch_size=None, collate_fn=as_is)",
+    "iterable": "DataLoader(iterable, batch_size=None, collate_fn=as_is)",
     "loader": "the same with num_workers: one for each processor",
     "node": "iterated as torchdata.nodes.Loader(node)",
 }
@@ -34,7 +34,7 @@ def steps(case: Case) -> dict[str, Callable[[], Any]]:
     """Returns the steps to time: starts."""
     from .ours_numpy import start_steps
 
-    def first(face: ParquetNode | ParquetPipe, state: dict[str, Any] | None) -> None:
+    def first(face: ParquetIterable | ParquetNode, state: dict[str, Any] | None) -> None:
         if state is not None:
             face.load_state_dict(state)
         next(_iterator(case, face))
@@ -43,11 +43,11 @@ def steps(case: Case) -> dict[str, Callable[[], Any]]:
     return start_steps(pipeline, lambda: _face(case, pipeline), first)
 
 
-def _face(case: Case, pipeline: Pipeline) -> ParquetNode | ParquetPipe:
-    return (ParquetNode if case.variant == "node" else ParquetPipe).from_pipeline(pipeline)
+def _face(case: Case, pipeline: Pipeline) -> ParquetIterable | ParquetNode:
+    return (ParquetNode if case.variant == "node" else ParquetIterable).from_pipeline(pipeline)
 
 
-def _iterator(case: Case, face: ParquetNode | ParquetPipe) -> Iterator[Any]:
+def _iterator(case: Case, face: ParquetIterable | ParquetNode) -> Iterator[Any]:
     if case.variant == "node":
         return iter(Loader(face))
     workers = case.workers if case.variant == "loader" else 0

@@ -35,11 +35,11 @@ def bars(svg: str) -> list[tuple[str, float]]:
 
 
 def test_a_bar_is_as_long_as_the_median_share_of_the_limit() -> None:
-    svg = chart(results(a={"grain": measured(0.4, 0.5, 0.9), "pipe": measured(1.0)}))
+    svg = chart(results(a={"grain": measured(0.4, 0.5, 0.9), "iterable": measured(1.0)}))
     (ours, whole), (other, half) = bars(svg)
     assert (ours, other) == ("ours", "other")
     assert half == pytest.approx(whole / 2, abs=0.1)
-    assert {"1.00", "0.50", "Grain", "ParquetPipe"} <= set(texts(svg))
+    assert {"1.00", "0.50", "Grain", "ParquetIterable"} <= set(texts(svg))
 
 
 def test_our_results_come_first_and_missing_ones_have_no_bar() -> None:
@@ -52,11 +52,11 @@ def test_our_results_come_first_and_missing_ones_have_no_bar() -> None:
 
 def test_results_without_the_workloads_are_refused() -> None:
     with pytest.raises(ValueError, match="needs one of the workloads a, c-ndarray, d, got k"):
-        chart(results(k={"pipe": measured(0.5)}))
+        chart(results(k={"iterable": measured(0.5)}))
 
 
 def test_the_command_writes_the_chart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = results(d={"pipe": measured(0.5)})
+    found = results(d={"iterable": measured(0.5)})
     (tmp_path / "bench.json").write_text(json.dumps(found))
     report.main([str(tmp_path / "bench.json"), "--svg", str(tmp_path / "chart.svg")])
     assert (tmp_path / "chart.svg").read_text() == chart(found)

@@ -46,7 +46,7 @@ def test_a_tiny_run_gives_times_by_both_methods(tmp_path: Path, capsys: pytest.C
 
 
 def test_the_lock_limits_the_rate_to_the_inverse_of_its_time() -> None:
-    held = Held(key="d", reader="ParquetPipe", process="own", rows_s=250_000.0, share=0.5, row_us=2.0, spied=0.48)
+    held = Held(key="d", reader="ParquetIterable", process="own", rows_s=250_000.0, share=0.5, row_us=2.0, spied=0.48)
     line = lock_time.table([held]).splitlines()[-1]
     assert [cell.strip() for cell in line.strip("|").split("|")][2:] == ["250,000", "50%", "48%", "2", "500,000"]
 

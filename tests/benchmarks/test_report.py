@@ -70,17 +70,19 @@ def test_steps_are_seconds_and_the_resume_is_compared_with_the_warm_start() -> N
 
 
 def test_several_numbers_of_cores_give_a_table_of_scaling() -> None:
-    runs = [{"cores": n, "workloads": {"a": {"pipe": measured(pair(rate, 2_000))}}} for n, rate in ((1, 500), (2, 950))]
+    runs = [
+        {"cores": n, "workloads": {"a": {"iterable": measured(pair(rate, 2_000))}}} for n, rate in ((1, 500), (2, 950))
+    ]
     text = report.markdown(results(*runs))
     assert "### (a) JPEG 500 x 375 to uint8, shuffled, 1 cores" in text
     scaling = text.partition("### Scaling")[2].partition("### What")[0]
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in scaling.splitlines() if "| 2 " in line]
     assert lines == [
         ["(a) the machine's limit", "2", "1.00", "0.50"],
-        ["(a) **ParquetPipe**", "2", "1.90", "0.95"],
+        ["(a) **ParquetIterable**", "2", "1.90", "0.95"],
     ]
 
 
 def test_the_options_of_each_are_listed_below() -> None:
-    text = report.markdown(results({"cores": 2, "workloads": {"a": {"pipe": measured(pair(1, 2))}}}))
-    assert text.endswith("### What each was given\n\n- **ParquetPipe**: as it comes\n")
+    text = report.markdown(results({"cores": 2, "workloads": {"a": {"iterable": measured(pair(1, 2))}}}))
+    assert text.endswith("### What each was given\n\n- **ParquetIterable**: as it comes\n")

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import track
 
 
-def results(*rates: float, name: str = "pipe", limit: float = 100.0) -> dict[str, Any]:
+def results(*rates: float, name: str = "iterable", limit: float = 100.0) -> dict[str, Any]:
     pairs = [
         {"rate": rate, "limit": limit, "rows": 1, "cpu_s": 1.0, "read_bytes": 1, "memory_bytes": 1} for rate in rates
     ]
@@ -30,8 +30,8 @@ def test_a_commit_has_the_median_ratio_of_its_latest_measurement(
         track.main([str(measured), str(target)])
     entries = json.loads(target.read_text())
     assert [(entry["commit"], entry["ratios"]) for entry in entries] == [
-        ("one", {"a": {"pipe": 0.6}}),
-        ("two", {"a": {"pipe": 0.8}}),
+        ("one", {"a": {"iterable": 0.6}}),
+        ("two", {"a": {"iterable": 0.8}}),
     ]
     drawn = ElementTree.fromstring(target.with_suffix(".svg").read_text())
     (line,) = drawn.iter("{http://www.w3.org/2000/svg}polyline")

@@ -50,15 +50,15 @@ def test_what_is_not_the_step_is_waiting_and_missing_peers_are_blank(
 ) -> None:
     monkeypatch.setattr(training_waits, "Child", FakeChild)
     monkeypatch.setattr(training_waits, "prepare", lambda plan, log: None)
-    options = ["--workloads", "d-pack", "--contenders", "pipe,tf-eager,litdata,spdl", "--rounds", "2"]
+    options = ["--workloads", "d-pack", "--contenders", "iterable,tf-eager,litdata,spdl", "--rounds", "2"]
     training_waits.main([*options, "--results", str(tmp_path)])
     rows = [line.strip("|").split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("| `")]
     assert [[cell.strip() for cell in row] for row in rows] == [  # SPDL has no such workload
-        ["`d-pack` ParquetPipe", "torch", "10", "800.0", "300", "20.0%", "10.0% to 30.0%"],
+        ["`d-pack` ParquetIterable", "torch", "10", "800.0", "300", "20.0%", "10.0% to 30.0%"],
         ["`d-pack` ParquetDataset, eager", "tensorflow", "10", "800.0", "300", "20.0%", "10.0% to 30.0%"],
         ["`d-pack` LitData, optimized", "torch", "", "", "", "", ""],
     ]
-    assert FakeChild.turns == ["pipe", "tf-eager"] * 2
+    assert FakeChild.turns == ["iterable", "tf-eager"] * 2
     assert (tmp_path / "training-waits.json").exists()
     assert training_waits.table([Trained(key="b", contender="x", framework="torch", problem="y")])
 
