@@ -163,6 +163,8 @@ class RowItems:
 def row_groups_of(order: EpochOrder, key: BlockKey) -> tuple[np.ndarray, np.ndarray]:
     """Returns the row groups of a block, ascending, and the number of items that it takes of each (int64)."""
     segments, _, items = order.block_segments(key.stream, key.block)
+    if len(segments) == 1:  # the usual case without a shuffle
+        return segments, items
     row_groups, places = np.unique(segments, return_inverse=True)
     return row_groups, np.bincount(places, items, len(row_groups)).astype(np.int64)
 
