@@ -81,6 +81,8 @@ class ArrowReader:
             else:
                 column = stored.column(field.name)
             values[field.name] = self.settled(row_group, field, column, rows)
+        if request.room_bytes is not None and table.nbytes > _KEPT * request.room_bytes:
+            pa.default_memory_pool().release_unused()
         return ReadResult(values, unread_bytes=unread_bytes)
 
     def stored(self, row_group: int, size: ReadSize = WHOLE) -> pa.Table:
