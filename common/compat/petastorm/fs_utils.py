@@ -108,12 +108,3 @@ def normalize_dir_url(dataset_url: object) -> str:
     if not isinstance(dataset_url, str) or not dataset_url:
         raise PipelineError(f"directory url: must be a string, got {dataset_url!r}.")
     return dataset_url.rstrip("/") or dataset_url
-
-
-def normalize_dataset_url_or_urls(dataset_url_or_urls: object) -> str | list[str]:
-    """Removes trailing slashes from one URL, or from each in a list."""
-    if isinstance(dataset_url_or_urls, list | tuple):
-        if not dataset_url_or_urls:
-            raise PipelineError("dataset url list: must not be empty.")
-        return [normalize_dir_url(url) for url in dataset_url_or_urls]
-    return normalize_dir_url(dataset_url_or_urls)

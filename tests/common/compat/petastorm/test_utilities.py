@@ -30,7 +30,6 @@ from parquetry.common.compat.petastorm.etl.dataset_metadata import get_schema_fr
 from parquetry.common.compat.petastorm.fs_utils import (
     FilesystemResolver,
     get_filesystem_and_path_or_paths,
-    normalize_dataset_url_or_urls,
     normalize_dir_url,
 )
 from parquetry.common.compat.petastorm.local_disk_cache import LocalDiskCache, NullCache
@@ -99,12 +98,9 @@ def test_urls_are_resolved(tmp_path: Path) -> None:
     assert get_filesystem_and_path_or_paths(str(tmp_path), filesystem=given)[0] is given
     assert get_filesystem_and_path_or_paths([str(tmp_path), f"{tmp_path}/b"])[1] == [str(tmp_path), f"{tmp_path}/b"]
     assert normalize_dir_url("file:///a//") == "file:///a"
-    assert normalize_dataset_url_or_urls(["a/", "b"]) == ["a", "b"]
     for url in (None, 5, ""):
         with pytest.raises(ValueError, match="must be a string"):
             normalize_dir_url(url)
-    with pytest.raises(ValueError, match="must not be empty"):
-        normalize_dataset_url_or_urls([])
 
 
 def test_a_resolver_gives_the_file_system_of_a_url(tmp_path: Path) -> None:
