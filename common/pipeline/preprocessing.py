@@ -22,8 +22,8 @@ from ..engine.read.file_cells import RowGroupColumns
 from ..engine.run.assemble import assemble
 from ..engine.run.block import BlockParts, block_by_row
 from ..engine.run.vocabularies import learned_vocabulary, with_vocabularies
-from ..engine.steps.encode import code_type
 from ..engine.steps.source import BlockSlice
+from ..engine.steps.values import code_type
 from ..plan.fields import build_program
 from ..plan.plan import Plan
 from ..plan.program import ElementProgram

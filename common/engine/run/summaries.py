@@ -15,8 +15,7 @@ from ...base.process.forks import pc
 from ...schema.element import OutputField
 from ...schema.training_statistics import CategoryStatistics, NumberStatistics
 from ..columns.batch import Column, Dense, Ragged, Strings, take_rows, values_of
-from ..steps.encode import code_type, to_arrow
-from ..steps.values import Values, under_nulls
+from ..steps.values import Values, code_type, to_arrow, under_nulls
 
 MOST_VALUES = 10_000_000
 """The most different values of a category. They are held in memory."""

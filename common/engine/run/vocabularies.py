@@ -30,7 +30,7 @@ from ...stages.encode import EncodeStep, encoded_as
 from ...stages.steps import Step
 from ...storage.file_cache import user_cache
 from ..read.fetch import Fetcher, fetch_threads
-from ..steps.encode import code_type
+from ..steps.values import code_type
 
 _THREADS = 8
 _TYPES = (pa.large_string(), pa.large_binary(), pa.int64(), pa.uint64())

@@ -31,16 +31,25 @@ from ...stages.steps import Step, ValueStep
 from ...stages.tokenize import TokenizeStep
 from ...stages.transform import TransformStep
 from ..columns.batch import Column, cut_column
-from .encode import compute_codes, compute_hash_codes
 from .image_columns import SizeCheck, apply_images, gather_images
-from .numbers import check_lengths, compute_buckets, compute_cast, compute_clipped, compute_standardized
 from .pack import apply_pack, gather_packed
 from .random_numbers import ItemKeys
 from .shaping import apply_nulls, apply_pad, apply_permute, pad_batches
 from .source import Taken
 from .tokenize import apply_tokenize
 from .transform import apply_to_rows, apply_transform
-from .values import Computed, Values, apply_to_values
+from .values import (
+    Computed,
+    Values,
+    apply_to_values,
+    check_lengths,
+    compute_buckets,
+    compute_cast,
+    compute_clipped,
+    compute_codes,
+    compute_hash_codes,
+    compute_standardized,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
