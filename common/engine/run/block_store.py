@@ -27,7 +27,7 @@ from ...base.threads import ThreadPool
 from ...dataset.arrow_read import TooLargeError
 from ...dataset.store_reads import RowGroupRun
 from ...parquet.group_footers import keep_footers_within, kept_footer_bytes
-from ...plan.block_reads import BlockKey, BlockRows
+from ...plan.block_reads import BlockKey, BlockRead, BlockRows
 from ...plan.plan import BasePlan
 from ..read.block_layout import ItemOrder
 from ..read.fetch import Fetcher
@@ -514,24 +514,25 @@ def all_loaded(handles: Sequence[BlockHandle]) -> list[Any]:
 
 def sources_of(job: Job, handles: Sequence[BlockHandle]) -> list[BlockSlice]:
     """Waits for the blocks of a job and returns the rows that it takes from them."""
-    result = []
-    for read, (rows, block) in zip(job.reads, all_loaded(handles), strict=True):
-        result.append(
-            BlockSlice(
-                block=block,
-                item_rows=rows.rows_of_items(read.items, are_consecutive=read.is_consecutive),
-                places=read.places,
-                source=read.key.source,
-                pass_number=read.pass_number,
-                items=read.items,
-                spans=read.spans,
-                repeats=rows.repeats_of(read.items),
-                padding=rows.padding_of(read.items),
-                lengths=rows.lengths_of(read.items),
-                is_consecutive=read.is_consecutive,
-            )
-        )
-    return result
+    loaded_blocks = all_loaded(handles)
+    return [block_slice(read, rows, block) for read, (rows, block) in zip(job.reads, loaded_blocks, strict=True)]
+
+
+def block_slice(read: BlockRead, rows: BlockRows, block: Any) -> BlockSlice:
+    """Returns the rows that a job takes from a block, which may be its number for another process."""
+    return BlockSlice(
+        block=block,
+        item_rows=rows.rows_of_items(read.items, are_consecutive=read.is_consecutive),
+        places=read.places,
+        source=read.key.source,
+        pass_number=read.pass_number,
+        items=read.items,
+        spans=read.spans,
+        repeats=rows.repeats_of(read.items),
+        padding=rows.padding_of(read.items),
+        lengths=rows.lengths_of(read.items),
+        is_consecutive=read.is_consecutive,
+    )
 
 
 def _finish(future: Future[Any], value: object) -> bool:

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -108,9 +109,7 @@ class Worker:
         try:
             slot = self._slots[message["slot"]]
             slot.begin()
-            sources = [
-                BlockSlice(**{**source, "block": self._blocks[source["block"]]}) for source in message["sources"]
-            ]
+            sources = [replace(source, block=self._blocks[source.block]) for source in message["sources"]]
             columns = self._assemble(sources, message["count"], slot)
             begin = time.perf_counter()
             header = write_table(

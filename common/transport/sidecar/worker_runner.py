@@ -19,7 +19,7 @@ from ...base.platform.processes import killed_for_memory
 from ...base.progress import CancelToken
 from ...engine.read.large_blocks import BlockColumns
 from ...engine.run.block_loader import BlockLoader
-from ...engine.run.block_store import BlockHandle, all_loaded
+from ...engine.run.block_store import BlockHandle, all_loaded, block_slice
 from ...engine.run.failing import describe_rows
 from ...engine.run.jobs import Job, UnfinishedJobError
 from ...plan.block_reads import BlockRows
@@ -149,18 +149,7 @@ class WorkerRunner:
             "first_element": job.first,
             "num_elements": job.elements,
             "sources": [
-                {
-                    "block": block.number,
-                    "item_rows": block.rows.rows_of_items(read.items),
-                    "places": read.places,
-                    "source": read.key.source,
-                    "pass_number": read.pass_number,
-                    "spans": read.spans,
-                    "repeats": block.rows.repeats_of(read.items),
-                    "padding": block.rows.padding_of(read.items),
-                    "lengths": block.rows.lengths_of(read.items),
-                }
-                for block, read in zip(blocks, job.reads, strict=True)
+                block_slice(read, each.rows, each.number) for each, read in zip(blocks, job.reads, strict=True)
             ],
         }
         deaths = kills = 0
