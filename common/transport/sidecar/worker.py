@@ -34,7 +34,7 @@ from ...engine.run.block import BlockParts, LoadedBlock, block_by_row
 from ...engine.steps.source import BlockSlice
 from ...plan.program import ElementProgram, MixedProgram, leaves_of
 from .shared_blocks import open_exported
-from .slots import SlotMemory, write_table
+from .slots import SlotMemory, write_tables
 from .worker_process import StreamChannel, exit_with
 
 
@@ -112,13 +112,8 @@ class Worker:
             sources = [replace(source, block=self._blocks[source.block]) for source in message["sources"]]
             columns = self._assemble(sources, message["count"], slot)
             begin = time.perf_counter()
-            header = write_table(
-                slot,
-                columns,
-                first_element=message["first_element"],
-                num_elements=message["num_elements"],
-                num_rows=message["count"],
-            )
+            parts = [(columns, message["num_elements"], message["count"])]
+            [header] = write_tables(slot, parts, first_element=message["first_element"])
             add_time(Count.HAND_OVER_S, begin)
         except ParquetryError as error:
             self._channel.send({"failed": error})
