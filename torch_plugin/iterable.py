@@ -48,7 +48,7 @@ from .loader_passes import LoaderAware, LoaderPosition, Pass
 from .meshes import warn_of_model_parallel
 from .pass_counters import PassCounters
 from .placement import Placement, on_these_ranks, rank_here, shard_of, shared_number, with_shard
-from .relay import RelayAddress, RelayPlan, most_in_run, most_waiting
+from .relay import RelayPlan, most_in_run, most_waiting, new_meeting
 from .runs import RunIterator
 from .stateful_ranks import continue_on_other_ranks
 from .torch_internals import keeps_workers
@@ -133,7 +133,8 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
         self._restores_end = False  # the loader of the latest pass restores the end of one
         self._counting = PassCounters()
         self._sharing = SharedReads()
-        self._meeting = RelayAddress()
+        self._meeting: str | None = None  # where the workers of the announced pass meet, if they do
+        self._in_runs = False  # whether they may send several batches as one item
 
     if TYPE_CHECKING:
 
@@ -183,7 +184,7 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
         relay = self._relay_plan(self._part(placement), placement)
         if relay is not None:
             elements.take_part(relay)
-        if not self._meeting.in_runs:
+        if not self._in_runs:
             return elements
         return RunIterator(elements, placement.worker, 1 if relay is None else relay.most_in_run)
 
@@ -498,7 +499,8 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
         self._trainer_sharding = begun.trainer_sharding
         self._counting.announce(begun.workers, alone=begun.alone)
         self._sharing.announce(begun.workers)
-        self._meeting.announce(begun.workers, untouched=begun.untouched and self._is_plain, in_runs=begun.in_runs)
+        self._in_runs = begun.in_runs
+        self._meeting = new_meeting(begun.workers) if begun.untouched and self._is_plain else None
         if begun.trainer_sharding is not None:
             own = shard_of(self._pipeline)
             shards, _ = self._mesh_part or (own.num_shards if self._is_fixed and own else 1, 0)
@@ -564,13 +566,13 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
 
     def _relay_plan(self, part: Pipeline, at: Placement) -> RelayPlan | None:
         """In a loader worker: returns how the workers let one of them make the batches, if that costs less."""
-        info, name = get_worker_info(), self._meeting.name
+        info, name = get_worker_info(), self._meeting
         if info is None or name is None or self._trainer_sharding is not None:
             return None
         waiting = most_waiting(part, at.workers)
         if not waiting:
             return None
-        most = most_in_run(part, waiting) if self._meeting.in_runs else 1
+        most = most_in_run(part, waiting) if self._in_runs else 1
         return RelayPlan(
             name=name,
             is_producer=info.id == 0,

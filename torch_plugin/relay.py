@@ -89,28 +89,12 @@ def most_in_run(pipeline: Pipeline, waiting: int) -> int:
     return max(min(waiting, _SMALL_BYTES // pipeline.plan().step_bytes), 1)
 
 
-class RelayAddress:
-    """Where the workers of a loader meet. Workers are forked or unpickled with it.
+def new_meeting(workers: int) -> str | None:
+    """Returns a name under which the workers of a pass meet, and which nobody else can guess; ``None`` if they do not.
 
-    Attributes:
-        name: of their meetings, which nobody else can guess; ``None`` if they do not meet.
-        in_runs: whether a worker may send several batches as one item.
+    Called in the training process. Workers are forked or unpickled with the name.
     """
-
-    def __init__(self) -> None:
-        self.name: str | None = None
-        self.in_runs = False
-
-    def announce(self, workers: int, *, untouched: bool, in_runs: bool) -> None:
-        """Called in the training process when a loader begins a pass.
-
-        Args:
-            untouched: whether workers pass on the elements of the dataset as they are.
-            in_runs: see the attribute.
-        """
-        self.in_runs = in_runs
-        meets = untouched and workers > 0 and knows_peers()
-        self.name = secrets.token_hex(16) if meets else None
+    return secrets.token_hex(16) if workers > 0 and knows_peers() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

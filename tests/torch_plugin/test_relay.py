@@ -352,7 +352,7 @@ def _stay_away(worker: int) -> None:
     info = get_worker_info()
     assert info is not None
     if worker == 1:
-        info.dataset._datapipe._meeting.name = None
+        info.dataset._datapipe._meeting = None
 
 
 def _ask_for_less(worker: int) -> None:
