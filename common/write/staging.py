@@ -66,7 +66,7 @@ class Staging:
                 os.makedirs(root, exist_ok=True)
                 self._hidden, self._owner = new_directory(root)
             else:
-                self._hidden = _join(root, unfinished_name())
+                self._hidden = posixpath.join(root, unfinished_name())
                 self._create_directory(self._hidden)
 
     @property
@@ -86,8 +86,8 @@ class Staging:
 
     def open(self, relative: str) -> pa.NativeFile:
         """Opens a stream to a new file, whose final path in the target will be ``relative``."""
-        path = _join(self._hidden, relative)
-        with storage_errors("writing", _join(self._root, relative)):
+        path = posixpath.join(self._hidden, relative)
+        with storage_errors("writing", posixpath.join(self._root, relative)):
             self._create_directory(posixpath.dirname(path))
             stream = self._filesystem.open_output_stream(path)
         self._files.append(relative)
@@ -168,16 +168,16 @@ class Staging:
     def _publish(self, names: Mapping[str, str]) -> None:
         """Moves the files to their final names, so that readers see none of them until all are there."""
         note, done = (note_path(self._root, self.part, mark) for mark in (ADDING, ADDED))
-        hidden_note = _join(self._hidden, posixpath.basename(note))
+        hidden_note = posixpath.join(self._hidden, posixpath.basename(note))
         with self._filesystem.open_output_stream(hidden_note) as stream:
             stream.write(note_text(list(names.values())))
         self._create_directory(posixpath.dirname(note))
         try:
             self._filesystem.move(hidden_note, note)
             for relative, final in names.items():
-                path = _join(self._root, final)
+                path = posixpath.join(self._root, final)
                 self._create_directory(posixpath.dirname(path))
-                self._filesystem.move(_join(self._hidden, relative), path)
+                self._filesystem.move(posixpath.join(self._hidden, relative), path)
             self._filesystem.move(note, done)
         except BaseException:
             if self._is_file(note) or not self._is_file(done):  # otherwise the part is in the dataset
@@ -279,7 +279,3 @@ def _is_data(name: str) -> bool:
 
 def _name(info: pafs.FileInfo) -> str:
     return str(posixpath.basename(info.path.rstrip("/")))
-
-
-def _join(root: str, relative: str) -> str:
-    return posixpath.join(root, relative)

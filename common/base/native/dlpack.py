@@ -150,11 +150,7 @@ def _owner_of(array: np.ndarray) -> object:
     return array if array.base is None else array.base
 
 
-@lru_cache(maxsize=64)
-def _layout(
-    dtypes: tuple[np.dtype[Any], ...], shapes: tuple[tuple[int, ...], ...], owners: tuple[int, ...]
-) -> TensorLayout:
-    return TensorLayout(dtypes, shapes, owners)
+_layout = lru_cache(maxsize=64)(TensorLayout)
 
 
 def _numbers(values: Sequence[int]) -> ctypes.Array[c_int64]:
