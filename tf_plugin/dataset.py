@@ -140,8 +140,10 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
         return _carrying(cls, pipeline, transport=transport)
 
     @classmethod
-    def _over(cls, source: Source, fields: Fields, options: Mapping[str, Any]) -> ParquetDataset:
-        return cls(Pipeline._over(source, fields, {}), **options)
+    def _over(
+        cls, source: Source, fields: Fields, options: Mapping[str, Any], stages: Sequence[Stage] = ()
+    ) -> ParquetDataset:
+        return cls(Pipeline._over(source, fields, {}, stages), **options)
 
     def _with(self, pipeline: Pipeline, **changes: Any) -> ParquetDataset:
         kept = {"transport": self._transport, "options": self._options_attr, "deferred": self._deferred}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from typing_extensions import Unpack
@@ -62,8 +62,8 @@ class PipelineCarrier(Constructors, VerbAliases):
         return result
 
     @classmethod
-    def _over(cls, source: Source, fields: Fields, options: Mapping[str, Any]) -> Self:
-        return cls(Pipeline._over(source, fields, {}), **options)
+    def _over(cls, source: Source, fields: Fields, options: Mapping[str, Any], stages: Sequence[Stage] = ()) -> Self:
+        return cls(Pipeline._over(source, fields, {}, stages), **options)
 
     @property
     def pipeline(self) -> Pipeline:

@@ -48,6 +48,7 @@ class TableColumn:
             them, the column is null.
         field: the field for this column, if its Arrow type is not enough to infer it (an image).
         in_files: whether each value is a file of its own; the table's only file is then a `manifest` that lists them.
+        texts: for a column of text that files store as numbers, the text that each number stands for, from 0.
     """
 
     name: str
@@ -60,6 +61,7 @@ class TableColumn:
     default_depth: int = 0
     field: UnischemaField | None = None
     in_files: bool = False
+    texts: tuple[str, ...] = ()
 
     @property
     def is_image_struct(self) -> bool:
@@ -74,6 +76,8 @@ class TableColumn:
         )  # leaves the digests of other tables unchanged
         if self.default_depth:
             more["default_depth"] = self.default_depth
+        if self.texts:
+            more["texts"] = list(self.texts)
         return {
             **more,
             "name": self.name,
@@ -101,6 +105,7 @@ class TableColumn:
             default_depth=value.get("default_depth", 0),
             field=None if field is None else UnischemaField.from_json(field),
             in_files=value.get("in_files", False),
+            texts=tuple(value.get("texts", ())),
         )
 
 

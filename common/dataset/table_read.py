@@ -7,10 +7,12 @@ the table. A column that the file lacks gets the table's value for it. A value t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from ..base.errors import DatasetError, DecodeError, SchemaError
+from ..base.memory.arrow_views import texts_as_arrow
 from ..base.process.forks import pc
 from ..parquet.conforming import MisfitError, conform
 from ..parquet.nested import child, is_bytes, wide, without_rare_types
@@ -177,7 +179,9 @@ def _typed(
     constants = dataset.values_of(file)
     made = []
     for column, path in zip(columns, paths, strict=True):
-        if path is not None:
+        if path is not None and column.texts:
+            made.append(_as_texts(_member(held, path), column, rows, place))
+        elif path is not None:
             made.append(_in_type(_member(held, path), column, rows, place))
         elif column.name in constants:
             made.append(_repeated(constants[column.name], column, len(rows)))
@@ -192,6 +196,22 @@ def _typed(
                 "Deselect the field, or make it optional in the table."
             )
     return pa.table(made, names=[column.name for column in columns])
+
+
+def _as_texts(numbers: pa.ChunkedArray, column: TableColumn, rows: range, place: str) -> pa.ChunkedArray:
+    """Returns the texts that numbers stand for."""
+    numbers = _in_type(numbers, replace(column, arrow=pa.int64()), rows, place)
+    outside = pc.or_(pc.less(numbers, 0), pc.greater_equal(numbers, len(column.texts)))
+    row = pc.index(outside, True).as_py()
+    if row >= 0:
+        raise DatasetError(
+            f"{place}, row {rows[row]}: expected a number of column '{column.name}' from 0 to "
+            f"{len(column.texts) - 1}, as the table says, got {numbers[row]}. Deselect the field, or write the file "
+            "again."
+        )
+    return pa.chunked_array([texts_as_arrow(column.texts).take(chunk) for chunk in numbers.chunks], pa.string()).cast(
+        wide(column.arrow)
+    )
 
 
 def _repeated(text: str | None, column: TableColumn, rows: int) -> pa.Array:

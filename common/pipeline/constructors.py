@@ -9,8 +9,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..base.process.forks import pc
 from ..base.tracebacks import public_methods_shorten
 from ..schema.field import UnischemaField
+from ..stages.base import Stage
+from ..stages.ngram import Ngram
+from ..stages.rename import Rename
+from ..stages.where import Where
 from .sources import Files, Snapshot, Source
 
 if TYPE_CHECKING:
@@ -27,8 +32,8 @@ class Constructors:
         public_methods_shorten(cls)
 
     @classmethod
-    def _over(cls, source: Source, fields: Fields, options: Mapping[str, Any]) -> Self:
-        """Creates an instance over a source; ``options`` are other arguments of the class."""
+    def _over(cls, source: Source, fields: Fields, options: Mapping[str, Any], stages: Sequence[Stage] = ()) -> Self:
+        """Creates an instance over a source; ``options`` are other arguments of the class, ``stages`` its verbs."""
         raise NotImplementedError
 
     @classmethod
@@ -189,6 +194,73 @@ class Constructors:
         )
         source = Snapshot.of(opened.url, filesystem, storage_options, table=opened.table)
         return cls._over(source, fields, options)
+
+    @classmethod
+    def from_lerobot(
+        cls,
+        path: str | os.PathLike[str],
+        fields: Fields = None,
+        *,
+        episodes: Iterable[int] | None = None,
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        cameras: str | Iterable[str] | None = None,
+        revision: str | None = None,
+        filesystem: object = None,
+        storage_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Reads the frames of a LeRobot dataset (v3.0 or v2.1) in place. Videos need the extra ``video``.
+
+            >>> windows = {"action": [n / 30 for n in range(16)], "observation.images.top": [-0.1, 0]}
+            >>> Pipeline.from_lerobot("hf://datasets/lerobot/pusht", delta_timestamps=windows)  # doctest: +SKIP
+
+        An element is one frame with the keys of ``LeRobotDataset``: the columns of the Parquet files, ``task`` as text,
+        and each camera as uint8 ``[H, W, C]``. The statistics are in ``pipeline.dataset.stats``.
+
+        Args:
+            path: the folder with ``meta`` and ``data`` in it, or a URL such as ``hf://datasets/user/name``.
+            episodes: the numbers of the episodes to read; ``None`` = all. Only their files are opened.
+            delta_timestamps: for each field in it, the times of the frames to stack, in seconds from the current one:
+                ``[T, ...]``. A camera with one time has no time axis. Beyond the ends of the episode, its first or last
+                frame is repeated, and ``<field>_is_pad``, bool ``[T]``, is true.
+            cameras: the cameras to read; ``None`` = all, ``[]`` = none.
+            revision: a branch, tag or commit of an ``hf://`` URL; ``None`` = that of the URL. The commit is resolved
+                now, and the pipeline keeps it.
+            filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
+            storage_options: options for an fsspec filesystem.
+            options: other arguments of the class, such as ``workers``.
+
+        Raises:
+            DatasetError: there is no such dataset, version, episode, camera or field, a time is not that of a frame, or
+                files are missing.
+        """
+        from ..tables.lerobot import open_lerobot
+
+        opened = open_lerobot(
+            path,
+            episodes=episodes,
+            cameras=cameras,
+            revision=revision,
+            filesystem=filesystem,
+            storage_options=storage_options,
+        )
+        stages: list[Stage] = []
+        if opened.episodes is not None:
+            stages.append(Where.of(pc.field("episode_index").isin(opened.episodes)))
+        if delta_timestamps is not None:
+            offsets = opened.offsets(delta_timestamps)
+            single = tuple(name for name, listed in offsets.items() if name in opened.videos and len(listed) == 1)
+            stages.append(
+                Ngram(
+                    group_by=("episode_index",),
+                    field_offsets=(*offsets.items(), (".*", 0)),
+                    edges="clamp",
+                    single=single,
+                )
+            )
+            stages.append(Rename.of({f"{name}__is_pad": f"{name}_is_pad" for name in offsets}))
+        source = Snapshot.of(opened.source.url, filesystem, storage_options, table=opened.source.table)
+        return cls._over(source, fields, options, stages)
 
     @classmethod
     def from_pandas(cls, frame: object, fields: Fields = None, **options: Any) -> Self:

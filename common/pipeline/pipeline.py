@@ -155,8 +155,10 @@ class Pipeline(Constructors, VerbAliases, Generic[ElementT]):
             object.__setattr__(self, name, value)
 
     @classmethod
-    def _over(cls, source: Source, fields: Fields, options: Mapping[str, Any]) -> Pipeline[ElementT]:
-        return cls._with(source, _selected(fields), Options.of(options))
+    def _over(
+        cls, source: Source, fields: Fields, options: Mapping[str, Any], stages: Sequence[Stage] = ()
+    ) -> Pipeline[ElementT]:
+        return cls._with(source, (*_selected(fields), *stages), Options.of(options))
 
     @classmethod
     def _with(cls, source: Source, stages: tuple[Stage, ...], options: Options) -> Pipeline[ElementT]:

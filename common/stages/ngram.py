@@ -36,6 +36,7 @@ class Ngram(Stage):
         last: patterns of the fields of which a window of ``length`` has only the last step.
         field_offsets: ``((pattern, offsets), ...)``; one offset without a tuple is not stacked.
         edges: whether there is no window that reaches beyond the ends of a run of rows, or it repeats the row there.
+        single: the fields of ``field_offsets`` that have no time axis although they have a list, of one offset.
     """
 
     verb: ClassVar[str] = "ngram"
@@ -51,6 +52,7 @@ class Ngram(Stage):
     last: tuple[str, ...] = ()
     field_offsets: tuple[tuple[str, int | tuple[int, ...]], ...] = ()
     edges: Edges = "drop"
+    single: tuple[str, ...] = ()
 
     @classmethod
     def sample(cls) -> Stage:
@@ -111,16 +113,20 @@ class Ngram(Stage):
         columns.open()
         leaves: list[WindowLeaf] = []
         outputs: list[OutputField] = []
+        flags: list[tuple[WindowLeaf, OutputField]] = []
         for number, path, offsets in self._taken([output.name for output in columns.outputs]):
-            leaves.append(WindowLeaf(number=number, offsets=offsets))
+            stacked = WindowLeaf(number=number, offsets=offsets)
+            is_single = path[-1] in self.single and isinstance(offsets, tuple)
+            leaves.append(replace(stacked, offsets=offsets[0]) if is_single else stacked)
             window = len(offsets) if isinstance(offsets, tuple) else None
-            outputs.append(replace(columns.outputs[number], path=path, window=window))
+            outputs.append(replace(columns.outputs[number], path=path, window=None if is_single else window))
+            if window is not None:
+                flag = replace(companion(outputs[-1], "__is_pad", np.dtype(np.bool_), ()), window=window)
+                flags.append((replace(stacked, number=None), flag))
         columns.outputs = outputs
         if self.edges == "clamp":
-            stacked = [number for number, output in enumerate(outputs) if output.window is not None]
-            leaves += [WindowLeaf(number=None, offsets=leaves[number].offsets) for number in stacked]
-            flags = [companion(outputs[number], "__is_pad", np.dtype(np.bool_), ()) for number in stacked]
-            columns.add(*flags, verb="ngram")
+            leaves += [leaf for leaf, _ in flags]
+            columns.add(*(flag for _, flag in flags), verb="ngram")
         columns.window = WindowStep(offsets=self.steps, leaves=tuple(leaves))
 
     def _taken(self, names: Sequence[str]) -> Iterator[tuple[int, Path, int | tuple[int, ...]]]:

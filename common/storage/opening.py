@@ -74,6 +74,26 @@ def opened(filesystem: pafs.FileSystem, version: FileVersion, *, ranges: bool = 
         _check_now(filesystem, version)
 
 
+def read_whole(filesystem: pafs.FileSystem, path: str, most_bytes: int) -> bytes | None:
+    """Returns the content of a small file; ``None`` if there is none. Tries again if the store fails for a moment.
+
+    Raises:
+        OSError, pa.ArrowException: it cannot be read.
+        ValueError: it has more than ``most_bytes``.
+    """
+
+    def read() -> bytes | None:
+        version = current_version(filesystem, path)
+        if version is None:
+            return None
+        if version.size_bytes > most_bytes:
+            raise ValueError(f"{version.size_bytes} bytes")
+        with filesystem.open_input_stream(path, compression=None) as stream:
+            return bytes(stream.read())
+
+    return with_retries(filesystem, read, f"file {path}")
+
+
 def check_used(filesystem: pafs.FileSystem, versions: Iterable[FileVersion], *, directories: Sequence[str]) -> None:
     """Checks the files from which `opened` has read since their last check.
 

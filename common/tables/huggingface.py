@@ -28,10 +28,9 @@ from ..parquet.int96 import footer_schema
 from ..schema.field import UnischemaField
 from ..schema.images import CompressedImageCodec
 from ..schema.infer import infer_field
-from ..storage.file_versions import look
 from ..storage.files import FileListing, is_data_name, list_files
 from ..storage.links import each_once
-from ..storage.retries import with_retries
+from ..storage.opening import read_whole
 from .huggingface_splits import files_of
 
 _METADATA_KEY = b"huggingface"
@@ -57,7 +56,9 @@ def open_huggingface(
         DatasetError: a folder, split or configuration does not exist, or was not given although there are several.
         SchemaError: images cannot have this ``image_shape``.
     """
-    url = _pin_commit(os.fspath(path), storage_options) if filesystem is None else os.fspath(path)
+    url = os.fspath(path)
+    if filesystem is None:
+        url = pin_commit(url, storage_options, what=f"Hugging Face folder '{url}'")
     what = f"Hugging Face folder '{url}'"
     options = dict(storage_options) if storage_options else None
     listing = list_files([url], filesystem=filesystem, storage_options=options, by_name=True)  # splits may share blobs
@@ -81,23 +82,30 @@ def open_huggingface(
     return TableSource(url=url, table=sorted_files(made), filesystem=filesystem)
 
 
-def _pin_commit(url: str, storage_options: Mapping[str, Any] | None) -> str:
-    """Pins a hub URL to the current commit of its revision, so that every process reads the same files."""
+def pin_commit(url: str, storage_options: Mapping[str, Any] | None, revision: str | None = None, *, what: str) -> str:
+    """Pins a hub URL to the current commit of its revision, so that every process reads the same files.
+
+    Args:
+        revision: a branch, tag or commit; ``None`` = that of the URL.
+
+    Raises:
+        DatasetError: the hub cannot be reached, or has no such dataset or revision.
+    """
     if not url.startswith("hf://"):
         return url
     try:
         from huggingface_hub import HfApi, HfFileSystem
     except ImportError as error:
-        raise DatasetError(
-            f"Hugging Face folder '{url}': {missing_package(error, 'huggingface_hub', 'huggingface')}"
-        ) from clean_cause(error)
+        raise DatasetError(f"{what}: {missing_package(error, 'huggingface_hub', 'huggingface')}") from clean_cause(
+            error
+        )
     options = dict(storage_options or {})
     try:
-        location = HfFileSystem(**options).resolve_path(url)
+        location = HfFileSystem(**options).resolve_path(url, revision=revision)
         api = HfApi(token=options.get("token"), endpoint=options.get("endpoint"))
         commit = api.repo_info(location.repo_id, repo_type=location.repo_type, revision=location.revision).sha
     except (OSError, ValueError) as error:
-        raise DatasetError(f"Hugging Face folder '{url}': cannot be reached: {error}") from clean_cause(error)
+        raise DatasetError(f"{what}: cannot be reached: {error}") from clean_cause(error)
     kind = "" if location.repo_type == "model" else f"{location.repo_type}s/"
     return f"hf://{kind}{location.repo_id}@{commit}/{location.path_in_repo}".rstrip("/")
 
@@ -116,19 +124,9 @@ def _readme(what: str, listing: FileListing) -> str:
     root = listing.roots[0]
     if listing.patterns or root == listing.files[0].path:
         return ""
-    filesystem, path = listing.filesystem, posixpath.join(root, _README)
-
-    def read() -> bytes:
-        version = look(filesystem, path)[1]
-        if version is None:
-            return b""
-        if version.size_bytes > _MOST_README_BYTES:
-            raise ValueError(f"{version.size_bytes} bytes")
-        with filesystem.open_input_stream(path, compression=None) as stream:
-            return bytes(stream.read())
-
     try:
-        return with_retries(filesystem, read, f"file {path}").decode()
+        content = read_whole(listing.filesystem, posixpath.join(root, _README), _MOST_README_BYTES)
+        return (content or b"").decode()
     except ParquetryError:
         raise
     except (OSError, pa.ArrowException, ValueError) as error:
@@ -236,7 +234,7 @@ def _columns(
             feature = features.get(column.name)
             feature = feature if isinstance(feature, dict) else {}
             is_image = feature.get("_type") == "Image" and _holds_bytes(column.type)
-            for leaf in [_image(column, feature, image_shape)] if is_image else _leaves(column):
+            for leaf in [_image(column.name, feature, image_shape)] if is_image else _leaves(column):
                 stored = f"{leaf.name}.bytes" if is_image else leaf.name
                 if stored in refused:
                     refused[leaf.name] = refused[stored]
@@ -250,18 +248,32 @@ def _as_unified(leaf: TableColumn, unified: pa.Field, feature: Mapping[str, Any]
     return replace(leaf, field=_shaped(leaf, feature)) if len(leaf.names) == 1 else leaf
 
 
-def _image(column: pa.Field, feature: Mapping[str, Any], image_shape: tuple[int | None, ...] | None) -> TableColumn:
+def _image(name: str, feature: Mapping[str, Any], image_shape: tuple[int | None, ...] | None) -> TableColumn:
     mode = feature.get("mode")
     if image_shape is None:
         image_shape = (None, None, *_CHANNELS.get(mode, (3,)))
-    dims = ("H", "W", "C")[: len(image_shape)]
-    # Every codec decodes all formats; PNG allows every pixel type. An image is converted if its feature names a mode.
-    codec = CompressedImageCodec("png", convert=True if mode in _CHANNELS else None)
+    return image_column(name, image_shape, convert=True if mode in _CHANNELS else None)
+
+
+def image_column(
+    name: str, shape: tuple[int | None, ...], *, convert: bool | None = None, nullable: bool = True
+) -> TableColumn:
+    """Returns the column of images that a struct of ``bytes`` and ``path`` holds.
+
+    Args:
+        shape: height, width, and channels, if there are any.
+        convert: see `CompressedImageCodec`.
+        nullable: whether images may be null.
+    """
+    # Every codec decodes all formats; PNG allows every pixel type.
+    codec = CompressedImageCodec("png", convert=convert)
+    dims = ("H", "W", "C")[: len(shape)]
     return TableColumn(
-        name=column.name,
+        name=name,
         arrow=pa.binary(),
-        names=((column.name,), ("bytes",)),
-        field=UnischemaField(column.name, np.uint8, image_shape, codec, nullable=True, dims=dims),
+        nullable=nullable,
+        names=((name,), ("bytes",)),
+        field=UnischemaField(name, np.uint8, shape, codec, nullable=nullable, dims=dims),
     )
 
 

@@ -238,22 +238,24 @@ def test_a_url_of_the_hub_is_pinned_to_its_commit(monkeypatch: pytest.MonkeyPatc
         def __init__(self, **options: Any) -> None:
             assert options == {"token": "secret"}
 
-        def resolve_path(self, url: str) -> Any:
+        def resolve_path(self, url: str, revision: str | None) -> Any:
             assert url == "hf://datasets/user/faces/data"
-            return SimpleNamespace(repo_type="dataset", repo_id="user/faces", revision="main", path_in_repo="data")
+            revision = revision or "main"
+            return SimpleNamespace(repo_type="dataset", repo_id="user/faces", revision=revision, path_in_repo="data")
 
     class Api:
         def __init__(self, token: str | None, endpoint: str | None) -> None:
             assert (token, endpoint) == ("secret", None)
 
         def repo_info(self, repo_id: str, *, repo_type: str, revision: str) -> Any:
-            assert (repo_id, repo_type, revision) == ("user/faces", "dataset", "main")
-            return SimpleNamespace(sha="abc123")
+            assert (repo_id, repo_type) == ("user/faces", "dataset")
+            return SimpleNamespace(sha={"main": "abc123", "v3.0": "def456"}[revision])
 
     fake = SimpleNamespace(HfApi=Api, HfFileSystem=FileSystem)
     monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
-    url = huggingface._pin_commit("hf://datasets/user/faces/data", {"token": "secret"})
-    assert url == "hf://datasets/user/faces@abc123/data"
+    for revision, commit in ((None, "abc123"), ("v3.0", "def456")):
+        url = huggingface.pin_commit("hf://datasets/user/faces/data", {"token": "secret"}, revision, what="folder")
+        assert url == f"hf://datasets/user/faces@{commit}/data"
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
