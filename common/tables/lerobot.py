@@ -48,6 +48,7 @@ _PLACE = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
 _MOST_META_BYTES = 1 << 30
 _MOST_TASKS = 1 << 24
 _MOST_SHOWN = 5
+_DEPTHS = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}  # the defaults of lerobot
 _NEAR_FRAME_S = 1e-4  # LeRobot's own tolerance
 
 
@@ -514,6 +515,11 @@ def _columns(
 
 def _column(name: str, feature: Mapping[str, Any], info: _Info, described: _Episodes) -> TableColumn:
     dtype, shape = feature["dtype"], tuple(feature["shape"])
+    if dtype == "image" and _depth(name, feature) is not None:
+        raise SchemaError(
+            f"field '{name}': expected depths in a video, got pictures of depths, which are not read. Leave the field "
+            "out with cameras=[...]."
+        )
     if dtype == "image":
         return image_column(name, _frame_shape(feature), nullable=False)
     if dtype == "video":
@@ -544,14 +550,31 @@ def _frame_shape(feature: Mapping[str, Any]) -> tuple[int, ...]:
 def _video(name: str, feature: Mapping[str, Any], info: _Info, described: _Episodes) -> TableColumn:
     paths, begins = described.videos[name]
     files = {path: number for number, path in enumerate(dict.fromkeys(paths))}
+    depth = _depth(name, feature)
     codec = EpisodeVideo(
         fps=info.fps,
         files=tuple(files),
         episodes=tuple(described.numbers.tolist()),
         file=tuple(files[path] for path in paths),
         start_s=tuple(begins.tolist()),
+        depth=depth,
     )
     shape = _frame_shape(feature)
-    dtype = np.uint16 if shape[2:] == (1,) else np.uint8  # a map of depths
-    field = UnischemaField(name, dtype, shape, codec, dims=("H", "W", "C")[: len(shape)])
+    field = UnischemaField(
+        name, np.uint8 if depth is None else np.float32, shape, codec, dims=("H", "W", "C")[: len(shape)]
+    )
     return TableColumn(name=name, arrow=pa.null(), nullable=False, names=((),), field=field)
+
+
+def _depth(name: str, feature: Mapping[str, Any]) -> tuple[float, float, float, bool] | None:
+    """Returns how numbers stand for depths, if the camera sees depths; see `EpisodeVideo`."""
+    parts = [each for key in ("video_info", "info") if isinstance(each := feature.get(key), dict)]
+    stated = {key.removeprefix("video."): value for part in parts for key, value in part.items()}
+    if not stated.get("is_depth_map"):
+        return None
+    values = [default if stated.get(key) is None else stated[key] for key, default in _DEPTHS.items()]
+    least, most, shift, is_log = values
+    numbers = all(map(_is_number, (least, most, shift)))
+    if not numbers or not least < most or (is_log and least + shift <= 0):
+        raise SchemaError(f"field '{name}': expected a range of depths and a shift in its 'info', got {values}.")
+    return float(least), float(most), float(shift), bool(is_log)
