@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from movies import HEIGHT, WIDTH, painted
 from PIL import Image
 
 FPS = 10
 TASKS = ("lift the cup", "open the door")
-STILL = "observation.images.still"
+STILL, FRONT = "observation.images.still", "observation.images.front"
 NUMBERS = {
     "timestamp": "float32",
     "frame_index": "int64",
@@ -26,14 +27,21 @@ NUMBERS = {
 
 
 def write_lerobot(
-    root: Path, version: str = "v3.0", lengths: Sequence[int] = (5, 3, 4), *, still: bool = False, in_one: int = 2
+    root: Path,
+    version: str = "v3.0",
+    lengths: Sequence[int] = (5, 3, 4),
+    *,
+    still: bool = False,
+    front: bool = False,
+    in_one: int = 2,
 ) -> Path:
     """Writes a dataset and returns its folder. Episode ``e`` has task ``e % 2``.
 
     Args:
         lengths: the frames of each episode.
         still: whether there is a camera whose pictures are in the Parquet files.
-        in_one: v3.0: how many episodes one Parquet file holds.
+        front: whether there is a camera whose frames are in videos and show the number of their row. Needs PyAV.
+        in_one: v3.0: how many episodes one Parquet file holds, and one video.
     """
     (root / "meta").mkdir(parents=True)
     tables = [_frames(e, lengths, version, still) for e in range(len(lengths))]
@@ -46,8 +54,29 @@ def write_lerobot(
         with pq.ParquetWriter(file, parts[0].schema) as writer:
             for part in parts:
                 writer.write_table(part)
-    _write_meta(root, version, lengths, places, still)
+    if front:
+        ends = np.cumsum(lengths)
+        for chunk, n in dict.fromkeys(places):
+            inside = [e for e, place in enumerate(places) if place == (chunk, n)]
+            name = (
+                f"videos/{FRONT}/chunk-000/file-{n:03d}" if version == "v3.0" else f"videos/chunk-000/{FRONT}/{n:06d}"
+            )
+            first = inside[0]
+            _write_video(root / f"{name}.mp4", range(int(ends[first] - lengths[first]), int(ends[inside[-1]])))
+    _write_meta(root, version, lengths, places, still, front)
     return root
+
+
+def _write_video(path: Path, numbers: Sequence[int]) -> None:
+    import av
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as out:
+        stream = out.add_stream("h264", FPS, options={"g": "3", "threads": "1"})
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        for number in numbers:
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(painted(number), format="rgb24")))
+        out.mux(stream.encode(None))
 
 
 def _frames(e: int, lengths: Sequence[int], version: str, still: bool) -> pa.Table:
@@ -76,16 +105,17 @@ def _picture(number: int) -> bytes:
     return stream.getvalue()
 
 
-def features(still: bool) -> dict[str, Any]:
-    """The features as ``info.json`` has them."""
+def _features(still: bool, front: bool) -> dict[str, Any]:
     made: dict[str, Any] = {"action": {"dtype": "float32", "shape": [2], "names": ["x", "y"]}}
+    if front:
+        made[FRONT] = {"dtype": "video", "shape": [3, HEIGHT, WIDTH], "names": ["channels", "height", "width"]}
     if still:
         made[STILL] = {"dtype": "image", "shape": [4, 6, 3], "names": ["height", "width", "channels"]}
     return made | {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in NUMBERS.items()}
 
 
 def _write_meta(
-    root: Path, version: str, lengths: Sequence[int], places: Sequence[tuple[int, int]], still: bool
+    root: Path, version: str, lengths: Sequence[int], places: Sequence[tuple[int, int]], still: bool, front: bool
 ) -> None:
     ends = np.cumsum(lengths).tolist()
     info = {
@@ -94,11 +124,13 @@ def _write_meta(
         "total_episodes": len(lengths),
         "total_frames": ends[-1],
         "chunks_size": 1000,
-        "features": features(still),
+        "features": _features(still, front),
         "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
         if version == "v3.0"
         else "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
-        "video_path": None,
+        "video_path": ("videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4" if front else None)
+        if version == "v3.0"
+        else "videos/chunk-{episode_chunk:03d}/{video_key}/{episode_index:06d}.mp4",
     }
     change_json(root / "meta/info.json", info)
     episodes = [{"episode_index": e, "tasks": [TASKS[e % 2]], "length": length} for e, length in enumerate(lengths)]
@@ -108,6 +140,10 @@ def _write_meta(
             episode | {"data/chunk_index": chunk, "data/file_index": n}
             for episode, (chunk, n) in zip(episodes, places, strict=True)
         ]
+        for e, row in enumerate(rows) if front else ():
+            before = sum(length for length, place in zip(lengths[:e], places[:e], strict=True) if place == places[e])
+            place = {"chunk_index": 0, "file_index": places[e][1], "from_timestamp": before / FPS}
+            row.update({f"videos/{FRONT}/{name}": value for name, value in place.items()})
         (root / "meta/episodes/chunk-000").mkdir(parents=True)
         pq.write_table(pa.Table.from_pylist(rows), root / "meta/episodes/chunk-000/file-000.parquet")
         pq.write_table(pa.table({"task_index": range(len(TASKS)), "task": TASKS}), root / "meta/tasks.parquet")

@@ -255,7 +255,8 @@ class EpisodeVideo(FrameCodec):
         bounds = np.log(scale + shift) if is_log else scale
         steps = np.arange(_DEPTHS, dtype=np.float32) * np.float32((bounds[1] - bounds[0]) / (_DEPTHS - 1))
         metres = steps + np.float32(bounds[0])
-        metres = np.exp(metres) - np.float32(shift) if is_log else metres
+        if is_log:  # rounded once, as torch's is, so that no depth is off by a millimetre
+            metres = np.exp(metres.astype(np.float64)).astype(np.float32) - np.float32(shift)
         levels: np.ndarray = np.rint(np.clip(metres, least, most) * np.float32(1000)).clip(0, _MOST_MM)
         return levels.astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""`Pipeline.from_lerobot` without videos: episodes, tasks, windows, statistics, and metadata that contradicts the files."""
+"""`Pipeline.from_lerobot`: episodes, tasks, cameras, windows, and metadata that contradicts the files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from lerobot_sets import FPS, STILL, TASKS, change_json, write_lerobot
+from lerobot_sets import FPS, FRONT, STILL, TASKS, change_json, write_lerobot
+from movies import HEIGHT, WIDTH, number_of, numbers_of
 
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import DatasetError, FieldNotFoundError, ParquetryError
@@ -286,3 +287,72 @@ def test_features_of_other_types_and_shapes(tmp_path: Path) -> None:
         list(pipeline.select("talk"))
     windows = Pipeline.from_lerobot(root, ["grid", "note"], delta_timestamps={"grid": [0, 0.1], "note": [0.1]})
     assert next(iter(windows))["grid"].shape == (2, 2, 3)
+
+
+def filmed(folder: Path, version: str) -> Path:
+    pytest.importorskip("av", reason="PyAV is not installed: pip install 'parquetry[video]'")
+    return write_lerobot(folder / "filmed", version, LENGTHS, still=True, front=True)
+
+
+def test_frames_of_videos_show_their_rows(tmp_path: Path, version: str) -> None:
+    pipeline = Pipeline.from_lerobot(filmed(tmp_path, version))
+    assert pipeline.schema[FRONT].shape == (HEIGHT, WIDTH, 3)
+    shuffled = list(pipeline.shuffle(20, seed=1))
+    assert [number_of(row[FRONT]) for row in shuffled] == [int(row["index"]) for row in shuffled]
+    later = Pipeline.from_lerobot(tmp_path / "filmed", episodes=[1, 2], cameras=[FRONT])
+    assert [number_of(row[FRONT]) for row in Pipeline.from_json(later.to_json())] == [*range(5, 12)]
+    assert STILL not in later.schema
+    assert [number_of(row[FRONT]) for row in pipeline.where(pc.field("task") == TASKS[1])] == [5, 6, 7]
+
+
+def test_windows_of_frames_repeat_those_at_the_ends_of_an_episode(tmp_path: Path, version: str) -> None:
+    deltas = {FRONT: [-0.1, 0.0, 0.3], "action": [0.1]}
+    windows = Pipeline.from_lerobot(filmed(tmp_path, version), delta_timestamps=deltas)
+    for row, e, n in zip(windows, EPISODES, FRAMES, strict=True):
+        begin = int(row["index"]) - n
+        places = [min(max(n + offset, 0), LENGTHS[e] - 1) for offset in (-1, 0, 3)]
+        assert numbers_of(row[FRONT]) == [begin + place for place in places]
+        assert row[f"{FRONT}_is_pad"].tolist() == [n == 0, False, n + 3 >= LENGTHS[e]]
+    one = Pipeline.from_lerobot(tmp_path / "filmed", delta_timestamps={FRONT: [-0.1], STILL: [-0.1]})
+    row = list(one)[5]
+    assert row[FRONT].shape == (HEIGHT, WIDTH, 3)  # a camera with one time has no time axis,
+    assert row[STILL].shape == (1, 4, 6, 3)  # but pictures in Parquet have
+    assert (number_of(row[FRONT]), row[f"{FRONT}_is_pad"].tolist()) == (5, [True])
+
+
+def test_a_missing_video_is_named_when_its_frames_are_read(tmp_path: Path, version: str) -> None:
+    root = filmed(tmp_path, version)
+    last = sorted((root / "videos").glob("*/*/*.mp4"))[-1]
+    last.unlink()
+    pipeline = Pipeline.from_lerobot(root)
+    with pytest.raises(ParquetryError, match=last.name):
+        list(pipeline)
+    assert len(list(pipeline.select("index"))) == 12
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        ({"is_depth_map": True, "video.depth_min": 5, "video.depth_max": 1}, "expected a range of depths and a shift"),
+        ({"is_depth_map": True, "video.shift": -9.0}, "expected a range of depths and a shift"),
+        ({"is_depth_map": True}, r"expected depths of float32 and shape \(H, W, 1\)"),
+    ],
+)
+def test_depths_that_make_no_sense_are_refused(tmp_path: Path, info: dict[str, Any], message: str) -> None:
+    root = write_lerobot(tmp_path / "filmed", "v2.1")
+    features = json.loads((root / "meta/info.json").read_text())["features"]
+    features["depth"] = {"dtype": "video", "shape": [4, 6, 3], "names": None, "info": info}
+    change_json(root / "meta/info.json", {"features": features})
+    with pytest.raises(ParquetryError, match=message):
+        list(Pipeline.from_lerobot(root))
+    assert len(list(Pipeline.from_lerobot(root, cameras=[]))) == 12
+
+
+def test_a_camera_that_the_episodes_do_not_have_is_named(tmp_path: Path) -> None:
+    root = write_lerobot(tmp_path / "filmed")
+    features = json.loads((root / "meta/info.json").read_text())["features"]
+    features["front"] = {"dtype": "video", "shape": [4, 6, 3], "names": None}
+    change_json(root / "meta/info.json", {"features": features})
+    with pytest.raises(DatasetError, match="with a column 'videos/front/chunk_index', got the columns"):
+        Pipeline.from_lerobot(root)
+    assert len(list(Pipeline.from_lerobot(root, cameras=[]))) == 12
