@@ -38,7 +38,7 @@ def both(key: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[
     workload = WORKLOADS[key]
     data.prepare(folder / workload.data, workload.data, ROWS[key])
     read = []
-    for module, variant in ((petastorm_peer, "torch"), (ours_torch, "pipe")):
+    for module, variant in ((petastorm_peer, "torch"), (ours_torch, "iterable")):
         scratch = folder / variant
         scratch.mkdir()
         case = Case(
