@@ -27,12 +27,17 @@ import pyarrow.parquet as pq
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.base.threads import _Call
+from parquetry.common.dataset.index import write_index
+from parquetry.common.dataset.index_format import INDEX_NAME
+from parquetry.common.dataset.store_reads import RUN_BYTES
 from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.parquet import group_footers
 from parquetry.common.parquet.group_footers import StoredFooter
 from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.plan.selection import conditions
 from parquetry.common.plan.state import state_of
+
+from .store_requests import CountingStore, serving
 
 GROUP_ROWS = 4096
 
@@ -162,6 +167,38 @@ def partitions(folder: Path, files: int) -> Cost:
     return Cost(size=files, cost=counts.footers, other=1)
 
 
+def indexed_files(folder: Path, files: int) -> Cost:
+    """Footers that are read for a first epoch of files with an index, and without one."""
+    url = partitioned(folder, files)
+
+    def footers() -> int:
+        with counting() as counts:
+            assert sum(1 for _ in Pipeline(url, executor="threads").batch(64)) == -(-4 * files // 64)
+        return counts.footers
+
+    index = Path(url) / INDEX_NAME
+    index.unlink(missing_ok=True)
+    without = footers()
+    write_index(url)
+    try:
+        return Cost(size=files, cost=max(footers(), 1), other=without)
+    finally:
+        index.unlink()
+
+
+def store_requests(folder: Path, row_groups: int) -> Cost:
+    """Requests of an epoch in order, of row groups of 128 KiB, and one for each 8 MiB."""
+    file = Path(written(folder, row_groups, 1 << 14)) / "0.parquet"
+    with serving(file.parent, 0.0) as url:
+        store = CountingStore(url)
+        rows = Pipeline([file.name], filesystem=store, executor="threads").batch(1 << 14)
+        assert len(rows) == row_groups
+        before = store.requests
+        assert sum(1 for _ in rows) == row_groups
+        store.close()
+    return Cost(size=row_groups, cost=store.requests - before, other=max(file.stat().st_size / RUN_BYTES, 1))
+
+
 def resumed_ranks(folder: Path, ranks: int) -> Cost:
     """Row groups that a rank reads after one of the ranks was lost in the middle of an epoch, and its share."""
     row_groups = 512
@@ -241,6 +278,10 @@ KINDS = {
     "partitions": Kind(size="files", cost="footers, files that match", measure=partitions, sizes=(30, 300, 3_000)),
     "sources of a mix": Kind(size="sources", cost="calls a row, of ten", measure=mixed_sources, sizes=(20, 200, 2_000)),
     "open iterators": Kind(size="iterators", cost="threads, 1", measure=open_iterators, sizes=(5, 50, 500)),
+    "index": Kind(size="files", cost="footers, without an index", measure=indexed_files, sizes=(10, 100, 1_000)),
+    "store requests": Kind(
+        size="row groups", cost="requests, pieces of 8 MiB", measure=store_requests, sizes=(128, 512, 2_048)
+    ),
     "ranks": Kind(
         size="ranks before one was lost", cost="row groups, a share", measure=resumed_ranks, sizes=(8, 64, 256)
     ),

@@ -83,7 +83,7 @@ def main() -> None:
 
 def epochs(files: Sequence[Path], fields: Sequence[str] | None, latency_s: float, batch: int) -> Iterator[Epoch]:
     """Yields a first and a later epoch."""
-    with _serving(files[0].parent, latency_s) as url:
+    with serving(files[0].parent, latency_s) as url:
         store = CountingStore(url)
         rows = Pipeline([file.name for file in files], fields, filesystem=store, executor="threads")
         rows = rows.shuffle(1000, seed=1).batch(batch)
@@ -113,7 +113,8 @@ def _epoch(rows: Pipeline, store: CountingStore) -> Epoch:
 
 
 @contextmanager
-def _serving(folder: Path, latency_s: float) -> Iterator[str]:
+def serving(folder: Path, latency_s: float) -> Iterator[str]:
+    """Serves a folder over HTTP at 100 MB/s while the block runs. Yields the URL."""
     serving = server(folder, latency_s=latency_s, bytes_per_s=100e6)
     thread = threading.Thread(target=serving.serve_forever)
     thread.start()

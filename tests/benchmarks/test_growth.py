@@ -26,6 +26,18 @@ def test_iterators_that_wait_share_their_threads(tmp_path: Path) -> None:
     assert KINDS["open iterators"].measure(tmp_path, 30).cost < 10
 
 
+def test_an_index_replaces_the_footers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "cache"))
+    costs = KINDS["index"].measure(tmp_path, 20)
+    assert costs.cost <= 1
+    assert costs.other == 20
+
+
+def test_an_epoch_in_order_takes_a_request_for_each_8_mib(tmp_path: Path) -> None:
+    small, large = (KINDS["store requests"].measure(tmp_path, row_groups) for row_groups in (64, 256))
+    assert large.cost - small.cost <= 2 * (large.other - small.other) + 2
+
+
 @pytest.mark.nightly
 def test_reads_do_not_grow_with_the_number_of_filters(tmp_path: Path) -> None:
     assert {each.cost for each in measure(KINDS["filters"], tmp_path)} == {16}
