@@ -33,6 +33,7 @@ def test_an_index_replaces_the_footers(tmp_path: Path, monkeypatch: pytest.Monke
     assert costs.other == 20
 
 
+@pytest.mark.slow
 def test_an_epoch_in_order_takes_a_request_for_each_8_mib(tmp_path: Path) -> None:
     small, large = (KINDS["store requests"].measure(tmp_path, row_groups) for row_groups in (64, 256))
     assert large.cost - small.cost <= 2 * (large.other - small.other) + 2
