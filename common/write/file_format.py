@@ -18,6 +18,7 @@ from ..schema.video import VideoCodec
 
 _COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd", "auto")
 _PAGE_BYTES = 1 << 20
+_ALONE_BYTES = 16 << 10  # a value of this size is read no more slowly than one that shares its page
 _MAX_BATCH_ROWS = 1024
 _SAMPLE_BYTES = 1 << 18
 _SAMPLE_VALUE_BYTES = 1 << 14
@@ -103,7 +104,7 @@ def writer_options(schema: Unischema, stored: pa.Schema, compression: str, first
         "write_statistics": plain or False,
         "write_page_index": True,
         "write_page_checksum": True,
-        "write_batch_size": _batch_rows(first),
+        **_page_sizes(first),
     }
 
 
@@ -137,9 +138,15 @@ def _leaf_paths(column: pa.Field) -> list[str]:
     return [path]
 
 
-def _batch_rows(first: pa.Table) -> int:
-    """The rows to write per batch. The writer checks the page size only between batches, so big values need fewer."""
-    if not first.num_rows:
-        return _MAX_BATCH_ROWS
-    largest = max(column.nbytes for column in first.columns) // first.num_rows
-    return int(max(1, min(_MAX_BATCH_ROWS, _PAGE_BYTES // max(1, largest))))
+def _page_sizes(first: pa.Table) -> dict[str, int]:
+    """How many bytes a page holds, and after how many rows it may end.
+
+    A large value stands alone in its page: readers check whole pages, so they read no others for a row that a filter
+    leaves. Small values share pages, even if they vary in size.
+    """
+    largest = max((column.nbytes for column in first.columns), default=0) // max(1, first.num_rows)
+    page_bytes = _ALONE_BYTES if largest >= _ALONE_BYTES else _PAGE_BYTES
+    return {
+        "data_page_size": page_bytes,
+        "write_batch_size": max(1, min(_MAX_BATCH_ROWS, page_bytes // max(1, largest))),
+    }
