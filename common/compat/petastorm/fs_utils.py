@@ -83,10 +83,10 @@ def get_filesystem_and_path_or_paths(
         DatasetError: fsspec is not installed.
     """
     urls = [url_or_urls] if isinstance(url_or_urls, str) else list(url_or_urls)
+    if len({urllib.parse.urlparse(url).scheme or "file" for url in urls}) != 1:
+        raise PipelineError(f"dataset URLs: expected one file system for all, got {urls!r}.")
     options = None if filesystem is not None else storage_options
     resolved = [resolve(url, filesystem=filesystem, storage_options=options) for url in urls]
-    if len({type(fs) for fs, _ in resolved}) != 1:
-        raise PipelineError(f"dataset URLs: expected one file system for all, got {urls!r}.")
     paths = [path for _, path in resolved]
     shown = filesystem if filesystem is not None else _of_fsspec(resolved[0][0])
     return shown, paths[0] if isinstance(url_or_urls, str) else paths

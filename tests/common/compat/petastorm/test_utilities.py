@@ -97,6 +97,9 @@ def test_urls_are_resolved(tmp_path: Path) -> None:
     given = pafs.LocalFileSystem()
     assert get_filesystem_and_path_or_paths(str(tmp_path), filesystem=given)[0] is given
     assert get_filesystem_and_path_or_paths([str(tmp_path), f"{tmp_path}/b"])[1] == [str(tmp_path), f"{tmp_path}/b"]
+    for urls in (["file:///a", "hdfs:///b"], []):  # says so without connecting to either
+        with pytest.raises(ValueError, match="expected one file system for all"):
+            get_filesystem_and_path_or_paths(urls)
     assert normalize_dir_url("file:///a//") == "file:///a"
     for url in (None, 5, ""):
         with pytest.raises(ValueError, match="must be a string"):
