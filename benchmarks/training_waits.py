@@ -5,7 +5,7 @@ numbers; see `benchmarks.training_steps`. Whatever is not the step is waiting. L
 they do without an accelerator. Contenders take turns: each round starts all of them, one after the other. Peers that
 are not installed are blank.
 
-What programs for Petastorm gain: ``--workloads b-filter,d --contenders petastorm-torch,shim-torch,pipe --cores 2``.
+What programs for Petastorm gain: ``--workloads b-filter,d --contenders petastorm-torch,shim-torch,iterable --cores 2``.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Trained:
         framework: the framework of the model.
         rows_s: rows per second.
         step_s: seconds of a step.
+        cpu_s: processor seconds for each row, of the process and its workers; the step is part of it.
         memory_bytes: of the process and its workers.
         waits: the share of time outside the step, of each round.
         problem: why there are no figures.
@@ -54,6 +55,7 @@ class Trained:
     framework: str
     rows_s: float = 0.0
     step_s: float = 0.0
+    cpu_s: float = 0.0
     memory_bytes: float = 0.0
     waits: tuple[float, ...] = ()
     problem: str = ""
@@ -145,10 +147,14 @@ def _measure_one(options: argparse.Namespace, case: Case, contender: Contender, 
 
 
 def _with_figures(trained: Trained, rounds: Sequence[dict[str, Any]]) -> Trained:
+    def median(what: str, per: str) -> float:
+        return float(statistics.median(each[what] / each[per] for each in rounds))
+
     return replace(
         trained,
-        rows_s=float(statistics.median(each["rows"] / each["elapsed_s"] for each in rounds)),
-        step_s=float(statistics.median(each["step_s"] / each["batches"] for each in rounds)),
+        rows_s=median("rows", "elapsed_s"),
+        step_s=median("step_s", "batches"),
+        cpu_s=median("cpu_s", "rows"),
         memory_bytes=float(statistics.median(each["memory_bytes"] for each in rounds)),
         waits=tuple(1 - each["step_s"] / each["elapsed_s"] for each in rounds),
     )
@@ -156,16 +162,17 @@ def _with_figures(trained: Trained, rounds: Sequence[dict[str, Any]]) -> Trained
 
 def table(results: Sequence[Trained]) -> str:
     """Returns one line for each workload and contender."""
-    heads = ["", "model in", "rows/s", "step ms", "MiB", "waits", "range"]
+    heads = ["", "model in", "rows/s", "step ms", "CPU us/row", "MiB", "waits", "range"]
     return aligned(heads, [_cells(one) for one in results])
 
 
 def _cells(one: Trained) -> list[str]:
     name = [f"`{one.key}` {one.contender}", one.framework]
     if one.problem:
-        return [*name, "", "", "", "", ""]
+        return [*name, "", "", "", "", "", ""]
     shares = [f"{share:.1%}" for share in (statistics.median(one.waits), min(one.waits), max(one.waits))]
-    figures = [f"{one.rows_s:,.0f}", f"{1000 * one.step_s:.1f}", f"{one.memory_bytes / 2**20:,.0f}"]
+    figures = [f"{one.rows_s:,.0f}", f"{1e3 * one.step_s:.1f}", f"{1e6 * one.cpu_s:,.1f}"]
+    figures.append(f"{one.memory_bytes / 2**20:,.0f}")
     return [*name, *figures, shares[0], f"{shares[1]} to {shares[2]}"]
 
 

@@ -42,7 +42,8 @@ class FakeChild:
 
     def measure(self, warm_s: float, span_s: float) -> dict[str, float]:
         assert (warm_s, span_s) == (5.0, 10.0)
-        return {"rows": 100, "batches": 10, "elapsed_s": 10.0, "step_s": self._step_s, "memory_bytes": 300 << 20}
+        counts = {"rows": 100, "batches": 10, "memory_bytes": 300 << 20}
+        return {**counts, "elapsed_s": 10.0, "step_s": self._step_s, "cpu_s": 2.0}
 
 
 def test_what_is_not_the_step_is_waiting_and_missing_peers_are_blank(
@@ -54,9 +55,9 @@ def test_what_is_not_the_step_is_waiting_and_missing_peers_are_blank(
     training_waits.main([*options, "--results", str(tmp_path)])
     rows = [line.strip("|").split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("| `")]
     assert [[cell.strip() for cell in row] for row in rows] == [  # SPDL has no such workload
-        ["`d-pack` ParquetIterable", "torch", "10", "800.0", "300", "20.0%", "10.0% to 30.0%"],
-        ["`d-pack` ParquetDataset, eager", "tensorflow", "10", "800.0", "300", "20.0%", "10.0% to 30.0%"],
-        ["`d-pack` LitData, optimized", "torch", "", "", "", "", ""],
+        ["`d-pack` ParquetIterable", "torch", "10", "800.0", "20,000.0", "300", "20.0%", "10.0% to 30.0%"],
+        ["`d-pack` ParquetDataset, eager", "tensorflow", "10", "800.0", "20,000.0", "300", "20.0%", "10.0% to 30.0%"],
+        ["`d-pack` LitData, optimized", "torch", "", "", "", "", "", ""],
     ]
     assert FakeChild.turns == ["iterable", "tf-eager"] * 2
     assert (tmp_path / "training-waits.json").exists()
