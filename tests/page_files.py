@@ -7,12 +7,14 @@ import json
 import shutil
 import tarfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from lerobot_sets import write_lerobot
 from PIL import Image
 from tfrecords import example, feature, framed
 
@@ -29,6 +31,7 @@ def write_all(directory: Path) -> None:
     _pictures(directory, rng)
     _datasets(directory, rng)
     _archives(directory)
+    write_lerobot(directory / "robot", lengths=(20, 20, 20), front=find_spec("av") is not None)
     shutil.copytree(DATA / "petastorm" / "0.12.1", directory / "data" / "petastorm")
 
 

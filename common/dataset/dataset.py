@@ -49,6 +49,7 @@ from ..schema.field import Unischema, UnischemaField, match_names, schema_from_m
 from ..schema.infer import flatten_fields, infer_field, infer_fields
 from ..schema.petastorm_metadata import schema_from_petastorm
 from ..schema.ragged import ends_of
+from ..schema.training_statistics import TrainingStatistics
 from ..schema.video import FrameCodec
 from ..storage.file_cache import user_cache
 from ..storage.file_versions import FileVersion, changed, current_version
@@ -559,6 +560,20 @@ class StoredDataset:
             if text is not None:
                 return {name: tuple(names) for name, names in json.loads(text).items()}
         return {}
+
+    @property
+    def stats(self) -> TrainingStatistics:
+        """The statistics that came with the data, for `standardize` and `clip`. `Pipeline.fit` makes them for any data.
+
+        Raises:
+            DatasetError: none came with it.
+        """
+        if self.table is None or self.table.statistics is None:
+            raise DatasetError(
+                f"dataset {', '.join(map(url_without_secrets, self.roots))}: expected statistics that came with the "
+                "data, as those of LeRobot datasets, found none. Call fit(...) of a pipeline over it."
+            )
+        return self.table.statistics
 
     @property
     def is_cacheable(self) -> bool:

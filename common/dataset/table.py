@@ -23,6 +23,7 @@ from ..base.process.dataclass import dataclass
 from ..base.process.forks import cached_property
 from ..schema.arrow_types import arrow_type_from_json, arrow_type_to_json
 from ..schema.field import UnischemaField
+from ..schema.training_statistics import TrainingStatistics
 from ..storage.file_versions import FileVersion
 
 BITMAP: Literal["bitmap"] = "bitmap"
@@ -205,6 +206,7 @@ class Table:
         version: the version of the snapshot.
         refused: ``(column, reason)`` pairs for columns that cannot be read.
         labels: ``(column, names)`` pairs for columns of class numbers.
+        statistics: what the table's metadata says about the numbers of its columns; ``None`` = nothing.
     """
 
     kind: str
@@ -216,6 +218,7 @@ class Table:
     deletes: tuple[RowDeletes, ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
     labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    statistics: TrainingStatistics | None = None
 
     @property
     def is_manifest(self) -> bool:
@@ -251,11 +254,13 @@ class Table:
             "deletes": [item.to_json() for item in self.deletes],
             "refused": [list(pair) for pair in self.refused],
             "labels": [[name, list(names)] for name, names in self.labels],
+            "statistics": None if self.statistics is None else self.statistics.to_json(),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Table:
         """The inverse of `to_json`."""
+        statistics = value.get("statistics")
         return cls(
             kind=value["kind"],
             root=value["root"],
@@ -266,6 +271,7 @@ class Table:
             deletes=tuple(RowDeletes.from_json(item) for item in value["deletes"]),
             refused=tuple((name, reason) for name, reason in value["refused"]),
             labels=tuple((name, tuple(names)) for name, names in value["labels"]),
+            statistics=None if statistics is None else TrainingStatistics.from_json(statistics),
         )
 
     def __str__(self) -> str:

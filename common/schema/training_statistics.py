@@ -85,7 +85,39 @@ class CategoryStatistics:
     counts: tuple[int, ...]
 
 
-FieldStatistics = NumberStatistics | CategoryStatistics
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementStatistics:
+    """The statistics of each place along the last axis of a field, such as the joints of a robot. See `from_lerobot`.
+
+    Attributes:
+        count: how many numbers there were at each place.
+        mean, std, min, max: those of each place.
+        quantiles: pairs of a share and the quantiles of the places there.
+    """
+
+    count: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    min: tuple[float, ...]
+    max: tuple[float, ...]
+    quantiles: tuple[tuple[float, tuple[float, ...]], ...] = ()
+
+    def quantile(self, share: float) -> tuple[float, ...]:
+        """Returns the quantile of each place.
+
+        Raises:
+            PipelineError: it is not among those that are known, and ``share`` is neither 0 nor 1.
+        """
+        known = {0: self.min, **dict(self.quantiles), 1: self.max}
+        if share not in known:
+            raise PipelineError(
+                f"quantile: expected one of {', '.join(f'{each:g}' for each in sorted(known))}, which are known, got "
+                f"{share!r}. For others, call fit()."
+            )
+        return known[share]
+
+
+FieldStatistics = NumberStatistics | CategoryStatistics | ElementStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +145,7 @@ class TrainingStatistics(Mapping[str, FieldStatistics]):
     def __len__(self) -> int:
         return len(self.fields)
 
-    def number(self, verb: str, name: str) -> NumberStatistics:
+    def number(self, verb: str, name: str) -> NumberStatistics | ElementStatistics:
         """The statistics of a field of numbers, for a verb.
 
         Raises:
@@ -121,8 +153,8 @@ class TrainingStatistics(Mapping[str, FieldStatistics]):
             PipelineError: it is a category, or has no finite numbers.
         """
         statistics = self._field(verb, name)
-        if not isinstance(statistics, NumberStatistics) or not statistics.count:
-            what = "no finite numbers" if isinstance(statistics, NumberStatistics) else "those of a category"
+        if isinstance(statistics, CategoryStatistics) or not statistics.count:
+            what = "those of a category" if isinstance(statistics, CategoryStatistics) else "no finite numbers"
             raise PipelineError(f"{verb} '{name}': expected statistics of numbers, got {what}.")
         return statistics
 
@@ -135,7 +167,7 @@ class TrainingStatistics(Mapping[str, FieldStatistics]):
         """
         statistics = self._field(verb, name)
         if not isinstance(statistics, CategoryStatistics) or not statistics.values:
-            what = "those of numbers" if isinstance(statistics, NumberStatistics) else "no values"
+            what = "no values" if isinstance(statistics, CategoryStatistics) else "those of numbers"
             raise PipelineError(
                 f"{verb} '{name}': expected statistics of a category, got {what}. Fit it with categories=['{name}'], "
                 "or with a lower min_count."
@@ -188,6 +220,9 @@ def _to_json(statistics: FieldStatistics) -> dict[str, Any]:
     made = {name: list(value) if isinstance(value, tuple) else value for name, value in made.items()}
     if isinstance(statistics, NumberStatistics):
         return {"kind": "numbers", **made}
+    if isinstance(statistics, ElementStatistics):
+        made["quantiles"] = [[share, list(values)] for share, values in statistics.quantiles]
+        return {"kind": "numbers by place", **made}
     if any(isinstance(value, bytes) for value in statistics.values):
         made["values"] = [base64.b64encode(value).decode() for value in statistics.values]
         return {"kind": "byte strings in base64", **made}
@@ -199,6 +234,9 @@ def _from_json(value: Mapping[str, Any]) -> FieldStatistics:
     kind = made.pop("kind")
     if kind == "numbers":
         return NumberStatistics(**made)
+    if kind == "numbers by place":
+        made["quantiles"] = tuple((share, tuple(values)) for share, values in made["quantiles"])
+        return ElementStatistics(**made)
     if kind == "byte strings in base64":
         made["values"] = tuple(map(base64.b64decode, made["values"]))
     elif kind != "categories":

@@ -13,7 +13,7 @@ from ..base.errors import PipelineError
 from ..base.process.dataclass import dataclass
 from ..schema.element import OutputField
 from ..schema.plain import integer, plain
-from ..schema.training_statistics import TrainingStatistics
+from ..schema.training_statistics import ElementStatistics, TrainingStatistics
 from .base import FieldNames, required_names
 from .number_base import NumberStage, check_lengths, fitted, one_source
 from .steps import ValueStep
@@ -59,7 +59,11 @@ class Bucketize(NumberStage):
         if parts is None:
             raise PipelineError(f"bucketize: expected buckets to be an integer >= 2, got {buckets!r}.")
         chosen = fitted("bucketize", names, stats)
-        made = [tuple(sorted({each.quantile(n / parts) for n in range(1, parts)})) for _, each in chosen]
+        made = []
+        for name, each in chosen:
+            if isinstance(each, ElementStatistics):
+                raise PipelineError(f"bucketize '{name}': expected statistics of all its numbers, got those by place.")
+            made.append(tuple(sorted({each.quantile(n / parts) for n in range(1, parts)})))
         return cls(tuple(name for name, _ in chosen), tuple(made))
 
     def check(self) -> None:

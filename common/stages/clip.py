@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..schema.element import OutputField
 from ..schema.plain import plain
 from ..schema.training_statistics import TrainingStatistics
 from .base import FieldNames, required_names
-from .number_base import NumberStage, check_lengths, fitted, one_source
+from .number_base import NumberStage, Places, by_place, check_lengths, fit_to, fitted, one_source
 from .steps import ValueStep
 
 
@@ -36,8 +37,8 @@ class Clip(NumberStage):
     kinds: ClassVar[str] = "iuf"
     sample_arguments: ClassVar[tuple[object, ...]] = (("x",), (0.0,), (1.0,))
     patterns: tuple[str, ...]
-    low: tuple[float | None, ...]
-    high: tuple[float | None, ...]
+    low: tuple[Places | None, ...]
+    high: tuple[Places | None, ...]
 
     @classmethod
     def of(
@@ -63,21 +64,29 @@ class Clip(NumberStage):
     def check(self) -> None:
         check_lengths(self, self.patterns, self.low, self.high)
         for low, high in zip(self.low, self.high, strict=True):
-            bounds = [bound for bound in (low, high) if bound is not None]
-            numbers = all(type(bound) in (int, float) and math.isfinite(bound) for bound in bounds)
-            if not bounds or not numbers or bounds[0] > bounds[-1]:
+            pairs = [
+                [bound for bound in pair if bound is not None] for pair in zip_longest(by_place(low), by_place(high))
+            ]
+            numbers = all(type(bound) in (int, float) and math.isfinite(bound) for pair in pairs for bound in pair)
+            if not all(pairs) or not numbers or any(pair[0] > pair[-1] for pair in pairs):
                 raise PipelineError(f"clip: expected finite numbers, low <= high, got low={low!r}, high={high!r}.")
 
     def step(self, place: int, number: int, output: OutputField) -> ClipStep:
         """Raises `PipelineError` if no number of the field's dtype lies within the bounds."""
-        low, high = self.low[place], self.high[place]
-        made = [_bound(output.dtype, low, math.ceil), _bound(output.dtype, high, math.floor)]
-        if None not in made and made[0] > made[1]:
+        low, high = (fit_to(self.verb, output, bounds[place]) for bounds in (self.low, self.high))
+        lows, highs = (
+            tuple(_bound(output.dtype, bound, inwards) for bound in by_place(bounds))
+            for bounds, inwards in ((low, math.ceil), (high, math.floor))
+        )
+        if any(None not in pair and pair[0] > pair[1] for pair in zip(lows, highs, strict=True)):
             raise PipelineError(
                 f"clip: field '{output.name}': expected bounds with a number of {output.dtype} between them, got "
                 f"{low!r} and {high!r}."
             )
-        return ClipStep(number=number, field=output, low=made[0], high=made[1])
+        is_one = not isinstance(low, tuple) and not isinstance(high, tuple)
+        return ClipStep(
+            number=number, field=output, low=lows[0] if is_one else lows, high=highs[0] if is_one else highs
+        )
 
     def dtype_after(self, output: OutputField) -> np.dtype:
         return output.dtype

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from ..base.errors import PipelineError
 from ..schema.element import OutputField
 from ..schema.field import match_names
-from ..schema.training_statistics import NumberStatistics, TrainingStatistics
+from ..schema.training_statistics import ElementStatistics, NumberStatistics, TrainingStatistics
 from .base import FieldNames, Stage, matches, required_names
 from .columns import Columns
 from .steps import ValueStep
+
+Places: TypeAlias = float | tuple[float, ...]
+"""A number for all numbers of a field, or one for each place along its last axis."""
 
 
 class NumberStage(Stage):
@@ -58,9 +61,12 @@ class NumberStage(Stage):
 
 
 def check_lengths(stage: Stage, patterns: tuple[str, ...], *parameters: tuple[object, ...]) -> None:
-    """Raises `PipelineError` unless there is one value of each parameter for each pattern."""
+    """Raises `PipelineError` unless there is one value of each parameter for each pattern, and for the same places."""
     if not patterns or any(len(values) != len(patterns) for values in parameters):
         raise PipelineError(f"{stage.verb}: expected one value of each parameter for each of {patterns!r}.")
+    for values in zip(*parameters, strict=True):
+        if len({len(value) if isinstance(value, tuple) else None for value in values}) > 1:
+            raise PipelineError(f"{stage.verb}: expected parameters for the same places, got {values!r}.")
 
 
 def one_source(verb: str, stats: object, numbers: str, *values: object) -> None:
@@ -72,7 +78,32 @@ def one_source(verb: str, stats: object, numbers: str, *values: object) -> None:
         raise PipelineError(f"{verb}: expected either stats= or {numbers}, got {'both' if explicit else 'neither'}.")
 
 
-def fitted(verb: str, names: Iterable[FieldNames], stats: TrainingStatistics) -> list[tuple[str, NumberStatistics]]:
+def by_place(value: Places | None) -> tuple[float | None, ...]:
+    """Returns the numbers that a parameter has for the places of a field, or the only one."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+def fit_to(verb: str, output: OutputField, value: Any) -> Any:
+    """Returns a parameter as the steps take it for a field: one number if the field has no axes.
+
+    Raises:
+        PipelineError: there is not one number for each place along the field's last axis.
+    """
+    if not isinstance(value, tuple):
+        return value
+    if len(value) == 1 and output.shape == ():
+        return value[0]
+    if not output.shape or output.shape[-1] != len(value) or output.levels:
+        raise PipelineError(
+            f"{verb}: field '{output.name}': expected an array whose last axis has {len(value)} places, as its "
+            f"statistics have, got shape {output.shape}. Call {verb}() before verbs that change the shape."
+        )
+    return value
+
+
+def fitted(
+    verb: str, names: Iterable[FieldNames], stats: TrainingStatistics
+) -> list[tuple[str, NumberStatistics | ElementStatistics]]:
     """The fields that names and regexes select among those that were fitted, with their statistics.
 
     Raises:

@@ -13,7 +13,7 @@ from ..base.process.dataclass import dataclass
 from ..schema.element import OutputField
 from ..schema.training_statistics import TrainingStatistics
 from .base import FieldNames, required_names
-from .number_base import NumberStage, check_lengths, fitted, one_source
+from .number_base import NumberStage, Places, by_place, check_lengths, fit_to, fitted, one_source
 from .steps import ValueStep
 
 Float = Literal["float16", "float32", "float64"]
@@ -24,8 +24,8 @@ class StandardizeStep(ValueStep):
     """Computes ``(value - mean) / std`` in float64, then rounds to ``dtype``."""
 
     verb: ClassVar[str] = "standardize"
-    mean: float
-    std: float
+    mean: Places
+    std: Places
     dtype: str
 
 
@@ -37,8 +37,8 @@ class Standardize(NumberStage):
     sendable: ClassVar[bool] = True
     sample_arguments: ClassVar[tuple[object, ...]] = (("x",), (0.0,), (1.0,))
     patterns: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[Places, ...]
+    std: tuple[Places, ...]
     dtype: Float = "float32"
 
     @classmethod
@@ -62,21 +62,26 @@ class Standardize(NumberStage):
             return cls(patterns, (mean,) * len(patterns), (std,) * len(patterns), dtype)  # type: ignore[arg-type]
         chosen = fitted("standardize", names, stats)
         means = tuple(each.mean or 0.0 for _, each in chosen)
-        stds = tuple(each.std or 1.0 for _, each in chosen)
+        stds = tuple(_nonzero(each.std) for _, each in chosen)
         return cls(tuple(name for name, _ in chosen), means, stds, dtype)  # type: ignore[arg-type]  # checked there
 
     def check(self) -> None:
         check_lengths(self, self.patterns, self.mean, self.std)
         for name, values in (("mean", self.mean), ("std", self.std)):
-            if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
+            numbers = [number for value in values for number in by_place(value)]
+            if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
                 raise PipelineError(f"standardize: expected {name} to be a finite number, got {values!r}.")
-        if min(self.std) <= 0:
-            raise PipelineError(f"standardize: expected std above 0, got {min(self.std)!r}.")
+        least = min(number for value in self.std for number in by_place(value) if number is not None)
+        if least <= 0:
+            raise PipelineError(f"standardize: expected std above 0, got {least!r}.")
 
     def step(self, place: int, number: int, output: OutputField) -> StandardizeStep:
-        return StandardizeStep(
-            number=number, field=output, mean=self.mean[place], std=self.std[place], dtype=self.dtype
-        )
+        mean, std = (fit_to(self.verb, output, values[place]) for values in (self.mean, self.std))
+        return StandardizeStep(number=number, field=output, mean=mean, std=std, dtype=self.dtype)
 
     def dtype_after(self, output: OutputField) -> np.dtype:
         return np.dtype(self.dtype)
+
+
+def _nonzero(std: Places | None) -> Places:
+    return tuple(each or 1.0 for each in std) if isinstance(std, tuple) else std or 1.0

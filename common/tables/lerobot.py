@@ -34,6 +34,7 @@ from ..parquet.group_footers import stored_footers
 from ..schema.field import UnischemaField
 from ..schema.infer import infer_field
 from ..schema.plain import integer, plain
+from ..schema.training_statistics import ElementStatistics, TrainingStatistics
 from ..schema.video import EpisodeVideo
 from ..storage.files import DataFile, list_files
 from ..storage.filesystem import resolve
@@ -45,6 +46,7 @@ _LOGGER = logging.getLogger(__name__)
 _VERSIONS = ("v3.0", "v2.1")
 _KEYS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 _PLACE = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
+_QUANTILE = re.compile(r"q\d\d")
 _MOST_META_BYTES = 1 << 30
 _MOST_TASKS = 1 << 24
 _MOST_SHOWN = 5
@@ -136,6 +138,7 @@ def open_lerobot(
         columns=tuple(columns),
         files=tuple(TableFile(version=file.version) for file in _files(folder, described, some=episodes is not None)),
         refused=tuple(refused),
+        statistics=_statistics(folder, info, [column.field for column in columns if column.field is not None]),
     )
     source = TableSource(url=url, table=sorted_files(table), filesystem=filesystem)
     numbers = None if episodes is None else described.numbers.tolist()
@@ -158,23 +161,31 @@ class _Folder:
 
     def read(self, name: str) -> bytes:
         """Reads a file of ``meta/`` whole."""
-        try:
-            content = read_whole(self.filesystem, posixpath.join(self.root, name), _MOST_META_BYTES)
-        except ParquetryError:
-            raise
-        except (OSError, pa.ArrowException, ValueError) as error:
-            raise DatasetError(
-                f"{self.what}: expected a readable {name}, got: {error}. {remedy(error, 'Repair it.')}"
-            ) from clean_cause(error)
+        content = self.find(name)
         if content is None:
             raise DatasetError(
                 f"{self.what}: expected {name}, found none. Pass the folder or URL that has meta/ and data/ in it."
             )
         return content
 
-    def read_lines(self, name: str) -> list[Any]:
-        """Reads a file that has a JSON object in each line."""
-        return [_json(self, name, line) for line in self.read(name).splitlines() if line.strip()]
+    def find(self, name: str) -> bytes | None:
+        """Reads a file of ``meta/`` whole, if there is one."""
+        try:
+            return read_whole(self.filesystem, posixpath.join(self.root, name), _MOST_META_BYTES)
+        except ParquetryError:
+            raise
+        except (OSError, pa.ArrowException, ValueError) as error:
+            raise DatasetError(
+                f"{self.what}: expected a readable {name}, got: {error}. {remedy(error, 'Repair it.')}"
+            ) from clean_cause(error)
+
+    def read_lines(self, name: str, *, required: bool = True) -> list[dict[str, Any]]:
+        """Reads a file that has a JSON object in each line. One that need not be there is read as empty."""
+        content = self.read(name) if required else self.find(name) or b""
+        lines = [_json(self, name, line) for line in content.splitlines() if line.strip()]
+        if not all(isinstance(line, dict) for line in lines):
+            raise self.error(name, "with a JSON object in each line", "something else")
+        return lines
 
     def read_columns(self, path: str, names: Sequence[str] | None) -> pa.Table:
         """Reads some columns of a Parquet file; ``None`` = all."""
@@ -406,15 +417,58 @@ def _tasks(folder: _Folder, info: _Info) -> tuple[str, ...]:
     else:
         name = "meta/tasks.jsonl"
         lines = folder.read_lines(name)
-        pairs = [
-            (line.get("task_index"), line.get("task")) if isinstance(line, dict) else (None, None) for line in lines
-        ]
+        pairs = [(line.get("task_index"), line.get("task")) for line in lines]
     by_number: dict[int, str] = {}
     for number, text in pairs:
         if type(number) is not int or not 0 <= number < _MOST_TASKS or not isinstance(text, str):
             raise folder.error(name, "with a number and a text for each task", f"{number!r:.40} and {text!r:.80}")
         by_number[number] = text
     return tuple(by_number.get(number, "") for number in range(max(by_number, default=-1) + 1))
+
+
+def _statistics(folder: _Folder, info: _Info, fields: Sequence[UnischemaField]) -> TrainingStatistics | None:
+    """The statistics of whole episodes; ``None`` if there are none. Those of pictures are of numbers from 0 to 255."""
+    if info.version == "v3.0":
+        content = folder.find("meta/stats.json")
+        parts = [] if content is None else [_json(folder, "meta/stats.json", content)]
+    else:
+        parts = [line.get("stats") for line in folder.read_lines("meta/episodes_stats.jsonl", required=False)]
+    named = [(field.name, _of_field(field, parts)) for field in fields]
+    known = tuple((name, statistics) for name, statistics in named if statistics is not None)
+    rows = info.frames or 0
+    return TrainingStatistics(rows=rows, dataset="", chain=(), fields=known) if known else None
+
+
+def _of_field(field: UnischemaField, parts: Sequence[Any]) -> ElementStatistics | None:
+    """The statistics of a field over all parts; ``None`` unless each part has them for each place of its last axis."""
+    places = field.shape[-1] if field.shape else 1
+    scale = 255 if field.dtype == np.uint8 and field.storage.coded else 1
+    try:
+        stated = [part[field.name] for part in parts]
+        counts = np.array([each["count"] for each in stated], np.float64).reshape(-1, 1)
+        names = [name for name in stated[0] if name in ("mean", "std", "min", "max") or _QUANTILE.fullmatch(name)]
+        made = {
+            name: scale * np.array([each[name] for each in stated], np.float64).reshape(len(stated), places)
+            for name in names
+            if all(name in each for each in stated)
+        }
+        means, shares = made["mean"], counts / counts.sum()
+        mean = (means * shares).sum(0)
+        variance = ((made["std"] ** 2 + (means - mean) ** 2) * shares).sum(0)
+        return ElementStatistics(
+            count=int(counts.sum()),
+            mean=tuple(mean.tolist()),
+            std=tuple(np.sqrt(variance).tolist()),
+            min=tuple(made["min"].min(0).tolist()),
+            max=tuple(made["max"].max(0).tolist()),
+            quantiles=tuple(
+                (int(name[1:]) / 100, tuple((values * shares).sum(0).tolist()))
+                for name, values in made.items()
+                if name.startswith("q")
+            ),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
 
 
 # --- which episodes, cameras and files ---

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from faces import THREADS, TorchFace, import_framework, installed_faces
+from lerobot_sets import FRONT, TASKS, write_lerobot
+from movies import numbers_of
 from PIL import Image
 
 from parquetry.common import Pipeline
@@ -79,6 +81,21 @@ def test_a_folder_of_images(tmp_path: Path, face: Any) -> None:
     assert found == [("cat/0.png", 0, 1), ("cat/1.png", 0, 0), ("dog/0.png", 1, 2)]
 
 
+@pytest.mark.parametrize("deltas", [None, {"action": [0, 0.1], FRONT: [-0.1, 0]}], ids=["rows", "windows"])
+def test_a_lerobot_dataset(tmp_path: Path, face: Any, deltas: dict[str, list[float]] | None) -> None:
+    pytest.importorskip("av", reason="PyAV is not installed: pip install 'parquetry[video]'")
+    root = write_lerobot(tmp_path / "robot", front=True)
+    pipeline = Pipeline.from_lerobot(root, delta_timestamps=deltas, episodes=[0, 2])
+    stats = pipeline.dataset.stats
+    chain = pipeline.standardize("action", stats=stats).shuffle(6, seed=1)
+    rows = face.elements(chain)
+    assert rows == THREADS.elements(chain)
+    assert sorted(row["index"] for row in rows) == [0, 1, 2, 3, 4, 8, 9, 10, 11]
+    for row in rows:
+        assert row["task"] == TASKS[0]
+        assert numbers_of(row[FRONT])[-1] == row["index"]
+
+
 def face_classes() -> list[Any]:
     """Returns the class of each installed face; all have the constructors of `Pipeline`."""
     found: list[Any] = []
@@ -105,6 +122,12 @@ def test_every_class_has_the_constructors_of_a_pipeline(tmp_path: Path, kind: An
     assert kind.from_pandas(frame, "id").pipeline == Pipeline.from_pandas(frame, "id")
     with pytest.raises(TypeError, match="no_such_option"):
         kind.from_pandas(frame, no_such_option=1)
+    robot = write_lerobot(tmp_path / "robot")
+    deltas = {"action": [0, 0.1]}
+    made = kind.from_lerobot(robot, ["index", "action"], episodes=[1], delta_timestamps=deltas, workers=2)
+    assert made.pipeline == Pipeline.from_lerobot(
+        robot, ["index", "action"], episodes=[1], delta_timestamps=deltas, workers=2
+    )
     names = {name for name in vars(Constructors) if name.startswith("from_")}
     for name in names:
         own, shared = (inspect.unwrap(getattr(each, name).__func__) for each in (kind, Pipeline))

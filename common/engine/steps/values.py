@@ -112,17 +112,22 @@ def compute_cast(step: CastStep, values: Values) -> Computed:
 
 def compute_standardized(step: StandardizeStep, values: Values) -> Computed:
     """Returns ``(value - mean) / std`` in the step's dtype. What this cannot hold becomes infinite."""
-    made = np.array(values, np.float64)
+    made = _by_place(np.array(values, np.float64), step.mean)
     with np.errstate(over="ignore", invalid="ignore"):
         made -= step.mean
         made /= step.std
-        return Computed(made if step.dtype == "float64" else made.astype(step.dtype))
+        return Computed((made if step.dtype == "float64" else made.astype(step.dtype)).reshape(-1))
 
 
 def compute_clipped(step: ClipStep, values: Values) -> Computed:
     """Returns numbers within the bounds, in their own dtype. NaN stays NaN; infinity becomes a bound."""
     assert isinstance(values, np.ndarray)
-    return Computed(np.clip(values, step.low, step.high))
+    return Computed(np.clip(_by_place(values, step.low), step.low, step.high).reshape(-1))
+
+
+def _by_place(values: np.ndarray, parameter: object) -> np.ndarray:
+    """Returns the numbers of a column, end to end, by the places along the last axis that a parameter is given for."""
+    return values.reshape(-1, len(parameter)) if isinstance(parameter, tuple) else values
 
 
 def compute_buckets(step: BucketizeStep, values: Values) -> Computed:

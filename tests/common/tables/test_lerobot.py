@@ -17,7 +17,8 @@ from lerobot_sets import FPS, FRONT, STILL, TASKS, change_json, write_lerobot
 from movies import HEIGHT, WIDTH, number_of, numbers_of
 
 from parquetry.common import Pipeline
-from parquetry.common.base.errors import DatasetError, FieldNotFoundError, ParquetryError
+from parquetry.common.base.errors import DatasetError, FieldNotFoundError, ParquetryError, PipelineError
+from parquetry.common.schema.training_statistics import ElementStatistics, TrainingStatistics
 
 LENGTHS = (5, 3, 4)
 EPISODES = [e for e, length in enumerate(LENGTHS) for _ in range(length)]
@@ -356,3 +357,62 @@ def test_a_camera_that_the_episodes_do_not_have_is_named(tmp_path: Path) -> None
     with pytest.raises(DatasetError, match="with a column 'videos/front/chunk_index', got the columns"):
         Pipeline.from_lerobot(root)
     assert len(list(Pipeline.from_lerobot(root, cameras=[]))) == 12
+
+
+def test_statistics_standardize_and_clip_each_place_of_a_vector(root: Path) -> None:
+    pipeline = Pipeline.from_lerobot(root)
+    stats = pipeline.dataset.stats
+    values = np.arange(12)[:, None] + np.array([0, 0.5])
+    known = stats["action"]
+    assert isinstance(known, ElementStatistics)
+    for name in ("mean", "std", "min", "max"):
+        np.testing.assert_allclose(getattr(known, name), getattr(values, name)(0), rtol=1e-12)
+    assert TrainingStatistics.from_json(json.loads(json.dumps(stats.to_json()))) == stats
+    assert Pipeline.from_json(pipeline.to_json()).dataset.stats == stats
+    expected = ((values - values.mean(0)) / values.std(0)).astype(np.float32)
+    made = np.array([row["action"] for row in pipeline.standardize("action", stats=stats)])
+    np.testing.assert_allclose(made, expected, rtol=1e-6)
+    windows = Pipeline.from_lerobot(root, delta_timestamps={"action": [0, 0.1]}).standardize("action", stats=stats)
+    batch = next(iter(windows.batch(4)))["action"]
+    np.testing.assert_allclose(batch[:, 0], expected[:4], rtol=1e-6)
+    again = Pipeline.from_json(windows.to_json())
+    assert again == windows
+    clipped = pipeline.clip("action", stats=stats, quantiles=(0.01, 0.99))
+    low, high = known.quantile(0.01), known.quantile(0.99)
+    np.testing.assert_allclose(
+        [row["action"] for row in clipped], np.clip(values.astype(np.float32), np.float32(low), np.float32(high))
+    )
+    serving = pipeline.standardize("action", stats=stats).preprocessing("action")
+    np.testing.assert_allclose(
+        serving.apply({"action": values[3].astype(np.float32)})["action"], expected[3], rtol=1e-6
+    )
+
+
+def test_statistics_are_refused_where_they_do_not_fit(root: Path) -> None:
+    pipeline = Pipeline.from_lerobot(root)
+    stats = pipeline.dataset.stats
+    with pytest.raises(FieldNotFoundError, match="timestamp"):
+        pipeline.standardize("timestamp", stats=stats)
+    with pytest.raises(PipelineError, match=r"expected one of 0, 0\.01, 0\.99, 1, which are known, got 0\.5"):
+        pipeline.clip("action", stats=stats, quantiles=(0.5, 1))
+    with pytest.raises(PipelineError, match="expected statistics of all its numbers, got those by place"):
+        pipeline.bucketize("action", stats=stats, buckets=3)
+    for path in (root / "meta").glob("*stats*"):
+        path.unlink()
+    with pytest.raises(DatasetError, match=r"expected statistics that came with the data.*Call fit"):
+        _ = Pipeline.from_lerobot(root).dataset.stats
+
+
+def test_statistics_of_pictures_are_those_of_their_numbers(tmp_path: Path) -> None:
+    root = write_lerobot(tmp_path / "robot", still=True)
+    parts = {"mean": [0, 0.5, 1], "std": [0.5] * 3, "min": [0] * 3, "max": [1] * 3}
+    pictures = {name: [[[value]] for value in values] for name, values in parts.items()}
+    change_json(root / "meta/stats.json", {STILL: {**pictures, "count": [12]}, "index": {"mean": "x"}})
+    pipeline = Pipeline.from_lerobot(root)
+    stats = pipeline.dataset.stats
+    assert list(stats) == ["action", STILL]
+    assert stats[STILL].mean == (0, 127.5, 255)
+    made = [row[STILL][0, 0].tolist() for row in pipeline.standardize(STILL, stats=stats)]
+    np.testing.assert_allclose(made, [[n / 127.5, -1, 0] for n in range(12)], rtol=1e-6)
+    with pytest.raises(PipelineError, match=r"expected an array whose last axis has 3 places.*got shape \(3, 4, 6\)"):
+        list(pipeline.permute(STILL, dims=("C", "H", "W")).standardize(STILL, stats=stats))
