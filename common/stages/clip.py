@@ -15,7 +15,7 @@ from ..schema.element import OutputField
 from ..schema.plain import plain
 from ..schema.training_statistics import TrainingStatistics
 from .base import FieldNames, required_names
-from .number_base import NumberStage, Places, by_place, check_lengths, fit_to, fitted, one_source
+from .number_base import NumberStage, Places, by_place, check_lengths, fit_to, fitted, is_finite, one_source
 from .steps import ValueStep
 
 
@@ -67,7 +67,7 @@ class Clip(NumberStage):
             pairs = [
                 [bound for bound in pair if bound is not None] for pair in zip_longest(by_place(low), by_place(high))
             ]
-            numbers = all(type(bound) in (int, float) and math.isfinite(bound) for pair in pairs for bound in pair)
+            numbers = all(is_finite(bound) for pair in pairs for bound in pair)
             if not all(pairs) or not numbers or any(pair[0] > pair[-1] for pair in pairs):
                 raise PipelineError(f"clip: expected finite numbers, low <= high, got low={low!r}, high={high!r}.")
 

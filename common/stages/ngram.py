@@ -115,14 +115,13 @@ class Ngram(Stage):
         outputs: list[OutputField] = []
         flags: list[tuple[WindowLeaf, OutputField]] = []
         for number, path, offsets in self._taken([output.name for output in columns.outputs]):
-            stacked = WindowLeaf(number=number, offsets=offsets)
-            is_single = path[-1] in self.single and isinstance(offsets, tuple)
-            leaves.append(replace(stacked, offsets=offsets[0]) if is_single else stacked)
-            window = len(offsets) if isinstance(offsets, tuple) else None
-            outputs.append(replace(columns.outputs[number], path=path, window=None if is_single else window))
-            if window is not None:
-                flag = replace(companion(outputs[-1], "__is_pad", np.dtype(np.bool_), ()), window=window)
-                flags.append((replace(stacked, number=None), flag))
+            own = offsets[0] if isinstance(offsets, tuple) and path[-1] in self.single else offsets
+            leaves.append(WindowLeaf(number=number, offsets=own))
+            window = len(own) if isinstance(own, tuple) else None
+            outputs.append(replace(columns.outputs[number], path=path, window=window))
+            if isinstance(offsets, tuple):
+                flag = companion(outputs[-1], "__is_pad", np.dtype(np.bool_), ())
+                flags.append((WindowLeaf(number=None, offsets=offsets), replace(flag, window=len(offsets))))
         columns.outputs = outputs
         if self.edges == "clamp":
             leaves += [leaf for leaf, _ in flags]

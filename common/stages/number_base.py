@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -81,6 +82,11 @@ def one_source(verb: str, stats: object, numbers: str, *values: object) -> None:
 def by_place(value: Places | None) -> tuple[float | None, ...]:
     """Returns the numbers that a parameter has for the places of a field, or the only one."""
     return value if isinstance(value, tuple) else (value,)
+
+
+def is_finite(value: object) -> TypeGuard[float]:
+    """Whether a parameter is a number, and neither infinite nor NaN."""
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]  # checked just now
 
 
 def fit_to(verb: str, output: OutputField, value: Any) -> Any:

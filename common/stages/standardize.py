@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import ClassVar, Literal
 
@@ -13,7 +12,7 @@ from ..base.process.dataclass import dataclass
 from ..schema.element import OutputField
 from ..schema.training_statistics import TrainingStatistics
 from .base import FieldNames, required_names
-from .number_base import NumberStage, Places, by_place, check_lengths, fit_to, fitted, one_source
+from .number_base import NumberStage, Places, by_place, check_lengths, fit_to, fitted, is_finite, one_source
 from .steps import ValueStep
 
 Float = Literal["float16", "float32", "float64"]
@@ -68,10 +67,9 @@ class Standardize(NumberStage):
     def check(self) -> None:
         check_lengths(self, self.patterns, self.mean, self.std)
         for name, values in (("mean", self.mean), ("std", self.std)):
-            numbers = [number for value in values for number in by_place(value)]
-            if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
+            if not all(is_finite(number) for value in values for number in by_place(value)):
                 raise PipelineError(f"standardize: expected {name} to be a finite number, got {values!r}.")
-        least = min(number for value in self.std for number in by_place(value) if number is not None)
+        least = min(number for value in self.std for number in by_place(value) if is_finite(number))
         if least <= 0:
             raise PipelineError(f"standardize: expected std above 0, got {least!r}.")
 

@@ -17,7 +17,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -254,7 +254,7 @@ def _json(folder: _Folder, name: str, content: bytes) -> Any:
         raise DatasetError(f"{folder.what}: expected JSON in {name}, got: {error}. Repair it.") from clean_cause(error)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -441,10 +441,10 @@ def _statistics(folder: _Folder, info: _Info, fields: Sequence[UnischemaField]) 
 
 def _of_field(field: UnischemaField, parts: Sequence[Any]) -> ElementStatistics | None:
     """The statistics of a field over all parts; ``None`` unless each part has them for each place of its last axis."""
-    places = field.shape[-1] if field.shape else 1
+    places = 1 if not field.shape or field.shape[-1] is None else field.shape[-1]
     scale = 255 if field.dtype == np.uint8 and field.storage.coded else 1
     try:
-        stated = [part[field.name] for part in parts]
+        stated: list[Any] = [part[field.name] for part in parts]
         counts = np.array([each["count"] for each in stated], np.float64).reshape(-1, 1)
         names = [name for name in stated[0] if name in ("mean", "std", "min", "max") or _QUANTILE.fullmatch(name)]
         made = {
