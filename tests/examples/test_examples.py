@@ -21,6 +21,7 @@ torch.Size([256, 2]) tensor([1, 0, 0, 0, 0, 0, 0, 1])
 """
 SAYS = {
     "hello.py": (HELLO,),
+    "policy.py": ("PyTorch: loss 0.0", "Keras: loss 0.0"),
     "served.py": ("TensorFlow: epoch 2: 10 batches", "PyTorch: epoch 2: 10 batches", "exit statuses: [0, 0]"),
     "trainers/accelerate_loop.py": ("epoch 2: 20 batches, loss 0.0",),
     "trainers/checkpointed_loop.py": ("12 batches were left, loss 0.",),
@@ -49,6 +50,7 @@ SAYS = {
 }
 NEEDS = {
     "hello.py": ("torch",),
+    "policy.py": ("av", "tensorflow", "torch"),
     "served.py": ("tensorflow", "torch"),
     "trainers/accelerate_loop.py": ("accelerate",),
     "trainers/checkpointed_loop.py": ("torch",),
