@@ -53,7 +53,7 @@ from ..schema.training_statistics import TrainingStatistics
 from ..schema.video import FrameCodec
 from ..storage.file_cache import user_cache
 from ..storage.file_versions import FileVersion, changed, current_version
-from ..storage.files import DataFile, FileListing, list_files, warn_of_splits
+from ..storage.files import DataFile, FileListing, check_no_episodes, list_files, warn_of_splits
 from ..storage.filesystem import resolve
 from ..storage.opening import check_used, opened
 from ..storage.patterns import Pattern
@@ -141,6 +141,7 @@ class StoredDataset:
         elif table is None:
             self._listing = list_files(list(urls), filesystem=filesystem, storage_options=options)
             if len(urls) == 1:
+                check_no_episodes(urls[0], self._listing)
                 warn_of_splits(urls[0], self._listing)
         else:
             self._listing = table_listing(urls[0], table, filesystem=filesystem, storage_options=options)

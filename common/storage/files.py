@@ -311,6 +311,16 @@ def _check_no_images(url: str, files: Sequence[FileVersion]) -> None:
         )
 
 
+def check_no_episodes(url: str, listing: FileListing) -> None:
+    """Refuses a LeRobot dataset: its list of episodes would be read as frames. Raises `DatasetError`."""
+    names = [file.relative for file in listing.files]
+    if any(name.startswith("meta/episodes/") for name in names) and any(name.startswith("data/") for name in names):
+        raise DatasetError(
+            f"dataset '{without_secrets(url)}': expected plain Parquet files, found a LeRobot dataset, which keeps its "
+            "list of episodes in Parquet, too. Open it with from_lerobot(url)."
+        )
+
+
 def warn_of_splits(url: str, listing: FileListing) -> None:
     """Warns once about a directory that holds several splits of a Hugging Face dataset, which are read together."""
     if listing.patterns or url in _warned:

@@ -283,7 +283,8 @@ def pipeline_of(source: Source, storage_options: Mapping[str, Any] | None = None
 
 
 def open_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Pipeline:
-    """Opens a URL: as a Delta table if it has a log, as a Hugging Face folder for ``hf://``, or else as files.
+    """Opens a URL: as a Hugging Face folder for ``hf://``, as a Delta table or LeRobot dataset if it is one, or else as
+    files.
 
     Raises:
         DatasetError: a table cannot be read, or a library for it is missing.
@@ -293,11 +294,13 @@ def open_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | N
         return Pipeline.from_huggingface_parquet(text, storage_options=storage_options)
     filesystem, path = resolve(text, storage_options=None if storage_options is None else dict(storage_options))
     try:
-        log = filesystem.get_file_info(posixpath.join(path, "_delta_log"))
+        log, robot = filesystem.get_file_info([posixpath.join(path, name) for name in ("_delta_log", "meta/info.json")])
     except OSError:  # the error is raised when the files are read
         return Pipeline(text, storage_options=storage_options)
     if log.type == pafs.FileType.Directory:
         return Pipeline.from_delta(text, storage_options=storage_options)
+    if robot.type == pafs.FileType.File:
+        return Pipeline.from_lerobot(text, storage_options=storage_options)
     return Pipeline(text, storage_options=storage_options)
 
 

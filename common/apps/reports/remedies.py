@@ -17,6 +17,7 @@ _OPENED = {
     "iceberg": "Pipeline.from_iceberg(table)",
     "huggingface": "Pipeline.from_huggingface_parquet(path)",
     "image_folder": "Pipeline.from_image_folder(path)",
+    "lerobot": "Pipeline.from_lerobot(path)",
 }
 
 

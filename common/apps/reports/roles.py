@@ -83,7 +83,8 @@ def opened_by(url: str) -> tuple[Pipeline, str]:
     pipeline = open_url(url)
     if url.startswith("hf://"):
         return pipeline, "Pipeline.from_huggingface_parquet"
-    return pipeline, "Pipeline" if pipeline.dataset.table is None else "Pipeline.from_delta"
+    table = pipeline.dataset.table
+    return pipeline, "Pipeline" if table is None else f"Pipeline.from_{table.kind}"
 
 
 def columns_of(pipeline: Pipeline) -> tuple[Column, ...]:

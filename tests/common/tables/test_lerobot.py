@@ -17,6 +17,8 @@ from lerobot_sets import FPS, FRONT, STILL, TASKS, change_json, write_lerobot
 from movies import HEIGHT, WIDTH, number_of, numbers_of
 
 from parquetry.common import Pipeline
+from parquetry.common.apps.reports.inspecting import inspect
+from parquetry.common.apps.reports.roles import opened_by
 from parquetry.common.base.errors import DatasetError, FieldNotFoundError, ParquetryError, PipelineError
 from parquetry.common.schema.training_statistics import ElementStatistics, TrainingStatistics
 
@@ -416,3 +418,12 @@ def test_statistics_of_pictures_are_those_of_their_numbers(tmp_path: Path) -> No
     np.testing.assert_allclose(made, [[n / 127.5, -1, 0] for n in range(12)], rtol=1e-6)
     with pytest.raises(PipelineError, match=r"expected an array whose last axis has 3 places.*got shape \(3, 4, 6\)"):
         list(pipeline.permute(STILL, dims=("C", "H", "W")).standardize(STILL, stats=stats))
+
+
+def test_plain_pipelines_and_commands_lead_to_from_lerobot(root: Path, version: str) -> None:
+    assert len(list(Pipeline(root / "data"))) == 12
+    assert opened_by(str(root))[1] == "Pipeline.from_lerobot"
+    assert inspect(root).rows == 12
+    if version == "v3.0":  # whose list of episodes is Parquet, too
+        with pytest.raises(DatasetError, match=r"found a LeRobot dataset.*Open it with from_lerobot\(url\)"):
+            list(Pipeline(root))
