@@ -6,6 +6,8 @@ says it for many rows at once: which file, and which frame or second of it.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -21,6 +23,7 @@ from .plain import integer
 _ENCODERS = ("av1", "h264", "hevc")
 _PIXELS = {np.dtype(np.uint8): (1, 3), np.dtype(np.uint16): (1,)}
 _MOST_CRF = 63
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+:")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +102,8 @@ class VideoReference(FrameCodec):
         file: the column that names the file, relative to ``root``.
         time: the column of times from the beginning of the video: numbers of seconds, or durations.
         frame: the column of frame numbers, from 0, in the order of presentation. Give this or ``time``.
-        root: the directory or URL of the files; ``None`` = the directory of the dataset.
+        root: the directory or URL of the files; ``None`` = the directory of the dataset. A relative path counts from
+            the current directory of the process that makes the codec.
         tolerance_s: how many seconds the nearest frame may be away. Otherwise the row fails. ``None`` = half the time
             of a frame.
 
@@ -114,6 +118,10 @@ class VideoReference(FrameCodec):
     frame: str | None = None
     root: str | None = None
     tolerance_s: float | None = None
+
+    def check(self) -> None:
+        if isinstance(self.root, str) and not _SCHEME.match(self.root):
+            object.__setattr__(self, "root", os.path.abspath(os.path.expanduser(self.root)))
 
     def check_field(self, field: CodedField) -> None:
         super().check_field(field)

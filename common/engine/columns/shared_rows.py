@@ -116,8 +116,13 @@ class SharedRows:
             if not self.has_room(like.nbytes):
                 return None
             self._bytes += like.nbytes
-        value = self._place(like)
-        decode(value)
+        try:
+            value = self._place(like)
+            decode(value)
+        except BaseException:
+            with self._lock:
+                self._bytes -= like.nbytes
+            raise
         self._rows[row] = value
         return value
 

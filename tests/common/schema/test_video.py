@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,13 @@ def test_a_schema_keeps_its_codecs(codec: FrameCodec) -> None:
 def test_other_fields_are_refused(codec: FrameCodec, dtype: Any, shape: Any, text: str) -> None:
     with pytest.raises(SchemaError, match=text):
         UnischemaField("front", dtype, shape, codec)
+
+
+def test_a_relative_root_counts_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert VideoReference(file="p", time="t", root="videos").root == str(tmp_path / "videos")
+    for root in ("s3://lake/videos", "dbfs:/videos", "/videos", None):
+        assert VideoReference(file="p", time="t", root=root).root == root
 
 
 def test_two_columns_name_file_and_time() -> None:
