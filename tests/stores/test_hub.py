@@ -11,6 +11,7 @@ import pytest
 from builders import Built, build
 from faces import plain
 from hub_server import COMMIT, TOKEN, Hub, hub_of
+from lerobot_sets import write_lerobot
 from torch.utils.data import DataLoader
 
 from parquetry.common import Pipeline
@@ -83,3 +84,14 @@ def test_a_wrong_token_is_an_error_that_says_what_to_set_and_shows_none(hub: Hub
         len(Pipeline(URL, **options(hub, token="hf_wrong")))
     assert "hf_wrong" not in str(caught.value)
     assert TOKEN not in repr(Pipeline(URL, **options(hub)))
+
+
+def test_a_lerobot_dataset_of_the_hub_is_read_at_its_commit(tmp_path: Path) -> None:
+    root = write_lerobot(tmp_path / "rows", still=True)
+    with hub_of(root) as hub:
+        url = "hf://datasets/user/rows"
+        robot = Pipeline.from_lerobot(url, episodes=[1, 2], revision="main", executor="threads", **options(hub))
+        assert f"user/rows@{COMMIT}" in repr(robot)
+        assert shuffled(robot) == shuffled(Pipeline.from_lerobot(root, episodes=[1, 2], executor="threads"))
+        with pytest.raises(DatasetError, match="LeRobot dataset 'hf://datasets/user/rows': cannot be reached"):
+            Pipeline.from_lerobot(url, revision="v9", **options(hub))

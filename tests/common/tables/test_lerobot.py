@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from lerobot_sets import FPS, FRONT, STILL, TASKS, change_json, write_lerobot
 from movies import HEIGHT, WIDTH, number_of, numbers_of
+from s3_server import serving
 
 from parquetry.common import Pipeline
 from parquetry.common.apps.reports.inspecting import inspect
@@ -427,3 +428,16 @@ def test_plain_pipelines_and_commands_lead_to_from_lerobot(root: Path, version: 
     if version == "v3.0":  # whose list of episodes is Parquet, too
         with pytest.raises(DatasetError, match=r"found a LeRobot dataset.*Open it with from_lerobot\(url\)"):
             list(Pipeline(root))
+
+
+def test_a_store_gives_the_same_frames_as_the_folder(tmp_path: Path, version: str) -> None:
+    (tmp_path / "bucket").mkdir()
+    root = filmed(tmp_path / "bucket", version)
+    deltas = {FRONT: [-0.1, 0], "action": [0, 0.1]}
+    local = list(Pipeline.from_lerobot(root, episodes=[0, 2], delta_timestamps=deltas).shuffle(9, seed=1))
+    with serving(tmp_path) as store:
+        url = store.url("bucket/filmed")
+        stored = Pipeline.from_lerobot(url, episodes=[0, 2], delta_timestamps=deltas).shuffle(9, seed=1)
+        rows = list(Pipeline.from_json(stored.to_json()))
+    assert [numbers_of(row[FRONT]) for row in rows] == [numbers_of(row[FRONT]) for row in local]
+    assert [row["action"].tolist() for row in rows] == [row["action"].tolist() for row in local]
