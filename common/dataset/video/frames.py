@@ -1,8 +1,8 @@
-"""`EncodedFrames`: frames of videos, still encoded, in memory. `VideoFiles` reads them.
+"""`EncodedFrames`: frames of videos, still encoded. `VideoFiles` finds and reads them.
 
-It takes where the frames of some rows are (`FramePlaces`) and reads the samples from which they are decoded: those of
-neighboring frames, and those that are close together in a file, in one request. A frame that cannot be read is a
-problem of its row, which its decoding raises.
+It takes where the frames of some rows are (`FramePlaces`) and finds the samples from which they are decoded. They are
+read at once, neighbors in one request; those that would take too much memory stay in their file until they are decoded.
+A frame that cannot be read is a problem of its row, which its decoding raises.
 """
 
 from __future__ import annotations
@@ -29,11 +29,53 @@ from ...storage.stores import ForkSafeFileSystem
 from .track import Track, VideoError, read_track
 
 _TRACKS_BYTES = 64 << 20
+_MOST_LOADED_BYTES = 64 << 20  # of a field in a row group
 _SAME_S = 1e-4  # a frame so close to a time is the one that was meant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Samples:
+class FileSamples:
+    """Samples that stay in their file.
+
+    Attributes:
+        store: the file system.
+        version: the version of the file.
+    """
+
+    store: ForkSafeFileSystem
+    version: FileVersion
+
+    def of(self, offsets: np.ndarray, sizes: np.ndarray) -> list[memoryview]:
+        """Reads the samples at the given offsets.
+
+        Raises:
+            DatasetError: the file cannot be read, or has changed.
+        """
+        return self.loaded(offsets, sizes).of(offsets, sizes)
+
+    def loaded(self, offsets: np.ndarray, sizes: np.ndarray) -> LoadedSamples:
+        """Reads samples into memory. Raises as `of`."""
+        filesystem, version = self.store.here, self.version
+        ranges = _ranges(offsets, sizes)
+        size_bytes = sum(end - first for first, end in ranges)
+        fetch = partial(fetch_ranges, partial(opened, filesystem, version), ranges)
+        try:
+            content = with_retries(filesystem, fetch, f"file {version.shown_path}", size_bytes=size_bytes)
+        except ParquetryError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise _unreadable(version, error) from clean_cause(error)
+        add(Count.READ_BYTES, size_bytes)
+        return LoadedSamples(np.array([first for first, _ in ranges], np.int64), content)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedSamples:
     """Ranges of a file, ascending, and the bytes of each."""
 
     starts: np.ndarray
@@ -63,7 +105,7 @@ class PictureGroup:
 
     path: str
     track: Track
-    samples: Samples
+    samples: FileSamples | LoadedSamples
     first: int
     last: int
 
@@ -73,14 +115,14 @@ class PictureGroup:
         return self.path, self.first
 
     def packets(self) -> list[memoryview]:
-        """Returns its samples, in decoding order."""
+        """Returns its samples, in decoding order. Raises as `FileSamples.of`."""
         some = slice(self.first, self.last + 1)
         return self.samples.of(self.track.offsets[some], self.track.sizes[some])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedFrames:
-    """The frames of some rows, still encoded.
+    """The frames of some rows, still encoded, in memory or in files.
 
     Attributes:
         groups: what is decoded.
@@ -142,6 +184,7 @@ class VideoFiles:
         group = np.full(len(places.file), -1, np.int64)
         groups: list[PictureGroup] = []
         problems: dict[int, str] = {}
+        room_bytes = _MOST_LOADED_BYTES
         for number in np.unique(places.file[places.file >= 0]).tolist():
             rows = np.flatnonzero(places.file == number)
             name = places.files[number]
@@ -156,7 +199,8 @@ class VideoFiles:
             rows, frames = rows[good], frames[good]
             if not len(rows):
                 continue
-            own, number_of_row = self._groups(version, track, frames)
+            own, number_of_row = self._groups(version, track, frames, room_bytes)
+            room_bytes -= own[0].samples.nbytes
             frame[rows] = frames
             group[rows] = number_of_row + len(groups)
             groups += own
@@ -207,31 +251,22 @@ class VideoFiles:
         except (OSError, pa.ArrowException) as error:
             raise _unreadable(version, error) from clean_cause(error)
 
-    def _groups(self, version: FileVersion, track: Track, frames: np.ndarray) -> tuple[list[PictureGroup], np.ndarray]:
-        """Returns what to decode for frames of a file, and for each frame, which of it."""
+    def _groups(
+        self, version: FileVersion, track: Track, frames: np.ndarray, room_bytes: int
+    ) -> tuple[list[PictureGroup], np.ndarray]:
+        """Returns what to decode for frames of a file, and for each frame, which of it. Reads samples that fit."""
         firsts, number_of_row = np.unique(track.first_samples(frames), return_inverse=True)
         lasts = np.zeros(len(firsts), np.int64)
         np.maximum.at(lasts, number_of_row, track.last_samples(frames))
-        samples = self._samples(version, track, _covered(firsts, lasts))
+        numbers = _covered(firsts, lasts)
+        in_file = FileSamples(self._store, version)
+        fits = int(track.sizes[numbers].sum()) <= room_bytes
+        samples = in_file.loaded(track.offsets[numbers], track.sizes[numbers]) if fits else in_file
         groups = [
             PictureGroup(version.shown_path, track, samples, first, last)
             for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
         ]
         return groups, number_of_row.reshape(-1)
-
-    def _samples(self, version: FileVersion, track: Track, numbers: np.ndarray) -> Samples:
-        starts, ends = _runs(track.offsets[numbers], track.sizes[numbers])
-        ranges = joined(list(zip(starts.tolist(), ends.tolist(), strict=True)))
-        size_bytes = sum(end - first for first, end in ranges)
-        fetch = partial(fetch_ranges, partial(opened, self._filesystem, version), ranges)
-        try:
-            content = with_retries(self._filesystem, fetch, f"file {version.shown_path}", size_bytes=size_bytes)
-        except ParquetryError:
-            raise
-        except (OSError, pa.ArrowException) as error:
-            raise _unreadable(version, error) from clean_cause(error)
-        add(Count.READ_BYTES, size_bytes)
-        return Samples(np.array([first for first, _ in ranges], np.int64), content)
 
 
 _tracks: LRUCache[str, Track] = LRUCache(
@@ -277,16 +312,18 @@ def _covered(firsts: np.ndarray, lasts: np.ndarray) -> np.ndarray:
     return np.unique(begins + np.arange(counts.sum()))
 
 
-def _runs(offsets: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first byte and the end of each run of samples that follow each other in the file.
+def _ranges(offsets: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int]]:
+    """Returns the ranges to read for samples: those that follow each other or are close together are one.
 
-    >>> _runs(np.array([10, 0, 30]), np.array([5, 10, 1]))
-    (array([ 0, 30]), array([15, 31]))
+    >>> _ranges(np.array([10, 0, 30]), np.array([5, 10, 1]))
+    [(0, 31)]
     """
     order = np.argsort(offsets)
     starts, ends = offsets[order], (offsets + sizes)[order]
-    begins = np.flatnonzero(np.append(True, starts[1:] != ends[:-1]))
-    return starts[begins], np.maximum.reduceat(ends, begins) if len(begins) else ends
+    begins = np.flatnonzero(np.append(True, starts[1:] != ends[:-1])[: len(starts)])
+    if not len(begins):
+        return []
+    return joined(list(zip(starts[begins].tolist(), np.maximum.reduceat(ends, begins).tolist(), strict=True)))
 
 
 def _unreadable(version: FileVersion, error: Exception) -> DatasetError:

@@ -19,6 +19,7 @@ from s3_server import S3Server, serving
 
 from parquetry.common import Pipeline, UnischemaField, VideoReference
 from parquetry.common.base.errors import DatasetError, DecodeError, ParquetryError, SchemaError
+from parquetry.common.dataset.video import frames as video_frames
 from parquetry.common.dataset.video.frames import VideoFiles
 from parquetry.common.schema.video import FramePlaces
 
@@ -152,6 +153,18 @@ def test_expressions_cannot_look_into_frames(drive: Path) -> None:
 def test_functions_can_look_at_frames(drive: Path) -> None:
     rows = frames(drive).where(lambda row: number_of(row["front"]) % 2 == 0, ["front"])
     assert [row["id"] for row in rows] == [*range(0, 20, 2)]
+
+
+def test_samples_that_take_too_much_memory_stay_in_their_file(drive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video_frames, "_MOST_LOADED_BYTES", 0)
+    rows = [*frames(drive)]
+    assert [number_of(row["front"]) for row in rows] == [3 * row["id"] for row in rows]
+    videos = VideoFiles(pafs.LocalFileSystem(), str(drive))
+    made = videos.read(FramePlaces(["videos/front.mp4"], np.zeros(9, np.int64), frames=np.arange(9)), None)
+    assert made.nbytes < 1000
+    (drive / "videos" / "front.mp4").write_bytes(b"another")
+    with pytest.raises(DatasetError, match=r"front\.mp4.*changed"):
+        made.groups[0].packets()
 
 
 def test_a_video_that_changes_is_an_error(drive: Path, movie: Path) -> None:
