@@ -42,6 +42,7 @@ KEYS = {
         "max_gap",
         "offsets",
         "overlap",
+        "single",
         "span_row_groups",
         "stride",
         "timestamp",
