@@ -61,7 +61,10 @@ class ThreadPool(Executor):
         self._begin = begin
         self._calls: deque[_Call] = deque()  # that wait for a thread
         self._working = 0  # threads
-        self._changed = threading.Condition()
+        # Reentrant, because the collector may close the pool in one of its threads; and used by itself, because Ctrl-C
+        # inside the Python code of a condition would leave its lock held.
+        self._lock = threading.RLock()
+        self._ended = threading.Condition(self._lock)
         self._closed = False
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
@@ -73,7 +76,7 @@ class ThreadPool(Executor):
         """
         future: Future[_T] = Future()
         call = _Call(future, fn, args, kwargs)
-        with self._changed:
+        with self._lock:
             if self._closed or _exiting:
                 raise RuntimeError("cannot start a call in a closed pool of threads")
             if self._working < self._most:
@@ -89,24 +92,24 @@ class ThreadPool(Executor):
             wait: whether to return after the calls that were started are made.
             cancel_futures: whether to cancel the calls that no thread has begun.
         """
-        with self._changed:
+        with self._lock:
             self._closed = True
             while cancel_futures and self._calls:
                 self._calls.popleft().future.cancel()
             if wait:
-                self._changed.wait_for(lambda: not self._working)
+                self._ended.wait_for(lambda: self._working <= 0)  # below after Ctrl-C inside `_start`
 
     def work(self, call: _Call | None) -> None:
         """Makes a call, and then those that wait. For the threads."""
         while call is not None:
             Context().run(call.make, self._begin)
             call = None  # a thread keeps no references while it waits for the lock
-            with self._changed:
-                if self._calls:
+            with self._lock:
+                try:
                     call = self._calls.popleft()
-                else:
+                except IndexError:
                     self._working -= 1
-                    self._changed.notify_all()
+                    self._ended.notify_all()
 
     def _start(self, call: _Call) -> None:
         task = _Task(self, self._name, call)
@@ -187,8 +190,9 @@ class _Thread(threading.Thread):
             return self.tasks.get(timeout=IDLE_S)
         try:
             _idle.remove(self)
-        except ValueError:  # it was chosen in the meantime
-            return self.tasks.get()
+        except ValueError:  # it was chosen in the meantime; after Ctrl-C inside `ThreadPool._start`, for nothing
+            with suppress(queue.Empty):
+                return self.tasks.get(timeout=IDLE_S)
         return None
 
 

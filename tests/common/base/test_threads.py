@@ -98,6 +98,20 @@ def test_a_thread_ends_when_it_has_been_idle_for_long(monkeypatch: pytest.Monkey
     assert thread not in threads._idle
 
 
+def test_the_collector_may_close_a_pool_in_one_of_its_threads() -> None:
+    class Closing(list[object]):
+        """A queue of calls in which a thread finds that its pool is closed."""
+
+        def popleft(self) -> object:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise IndexError
+
+    pool = ThreadPool(1, "work")
+    pool._calls = Closing()  # type: ignore[assignment]  # stands for the collector
+    assert pool.submit(int).result(PATIENCE_S) == 0
+    pool.shutdown()
+
+
 def test_a_forked_child_starts_threads_of_its_own() -> None:
     def call() -> None:
         assert ThreadPool(1, "work").submit(int).result(PATIENCE_S) == 0

@@ -32,8 +32,9 @@ def test_an_interrupt_waits_for_the_running_calls_alone(
 
     class Pool(progress.ThreadPool):
         def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
             ended.set()
-            super().shutdown(wait, cancel_futures=cancel_futures)
+            super().shutdown(wait)
 
     def interrupted(row: dict[str, Any]) -> bool:
         calls.append(row["a"])
