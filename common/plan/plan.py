@@ -771,12 +771,10 @@ class Plan(BasePlan):
 
     def _bytes_of_row_group(self, row_group: int) -> int:
         """Numbers in dictionaries take more memory than footers say, so they count with their full width."""
-        numbers, others = self._numbers
-        width = sum(
-            delivered_dtype(each.dtype).itemsize * math.prod(axis or 0 for axis in each.shape) for each in numbers
-        )
-        sizes = [decoded_bytes(self.dataset, row_group, [each.name for each in some]) for some in (numbers, others)]
-        return max(sizes[0], width * int(self.dataset.row_groups.rows[row_group])) + sizes[1]
+        numbers, others, width = self._numbers
+        number_bytes = width * int(self.dataset.row_groups.rows[row_group])
+        stored_bytes, other_bytes = (decoded_bytes(self.dataset, row_group, names) for names in (numbers, others))
+        return max(stored_bytes, number_bytes) + other_bytes
 
     @cached_property
     def stored_row_bytes(self) -> int:
@@ -792,15 +790,20 @@ class Plan(BasePlan):
         return 0
 
     @cached_property
-    def _numbers(self) -> tuple[list[UnischemaField], list[UnischemaField]]:
-        """The fields that are stored as numbers of one shape, and the others."""
-        numbers: list[UnischemaField] = []
-        others: list[UnischemaField] = []
+    def _numbers(self) -> tuple[list[str], list[str], int]:
+        """The fields that are stored as numbers of one shape, the others, and the bytes of a row of the numbers."""
+        numbers: list[str] = []
+        others: list[str] = []
+        width = 0
         for field in self.program.fields:
-            if field.name not in self.dataset.partitions:
-                is_number = field.is_fixed and not field.storage.coded and not is_string_like(field.dtype)
-                (numbers if is_number else others).append(field)
-        return numbers, others
+            if field.name in self.dataset.partitions:
+                continue
+            if field.is_fixed and not field.storage.coded and not is_string_like(field.dtype):
+                numbers.append(field.name)
+                width += delivered_dtype(field.dtype).itemsize * math.prod(axis or 0 for axis in field.shape)
+            else:
+                others.append(field.name)
+        return numbers, others, width
 
     def _stored_bytes(self, row_group: int) -> int:
         return column_bytes(self.dataset, row_group, [field.name for field in self.program.fields])

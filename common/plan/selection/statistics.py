@@ -73,6 +73,8 @@ def decoded_bytes(dataset: StoredDataset, row_group: int, names: Sequence[str]) 
 
 def _bytes(dataset: StoredDataset, row_group: int, names: Sequence[str], kind: Literal["stored", "decoded"]) -> int:
     names = [name for name in dataset.read_names(names) if name not in dataset.partitions]
+    if not names:
+        return 0
     indexed = dataset.index.bytes_of(kind, names) if dataset.index is not None else None
     if indexed is not None:
         return int(indexed[row_group])
