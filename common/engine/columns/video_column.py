@@ -163,17 +163,18 @@ class VideoColumn:
         if not self._kept.has_room(like.nbytes):
             later &= missing.keys()
         picture_of = {int(self._frame[each]): each for each in sorted(missing.keys() | later)}
-        left = dict(missing)
+        left = set(missing)
         try:
             for frame, decoded in decoder.frames(group.track, group.first, group.packets(), list(picture_of)):
                 picture = picture_of[frame]
-                places = left.pop(picture, None)
+                places = missing.get(picture)
                 write = partial(self._write, decoder, decoded)
                 value = self._kept.keep(picture, like, write) if picture in later else None
                 if places is not None and value is not None:
                     places.fill(value)
                 elif places is not None:
                     places.decode(write)
+                left.discard(picture)
         except VideoError as error:
             if left:  # otherwise, all that was asked for came, and whoever needs the rest meets the error
                 row = int(self._first_row[min(left)])

@@ -96,6 +96,14 @@ def test_a_frame_of_another_size_is_an_error_of_its_row(url: str) -> None:
         next(iter(threads(url, max_value_bytes=FRAME_BYTES - 1).select([FRONT])))
 
 
+def test_a_frame_of_another_format_is_an_error_of_its_row(url: str) -> None:
+    other = FRONT.replace(dtype=np.uint16, shape=(None, None))
+    rows = iter(threads(url).select([other]))
+    for row in range(2):
+        with pytest.raises(DecodeError, match=rf"row {row}: .*has frames of the format yuv420p: expected one of gray"):
+            next(rows)
+
+
 def test_rows_without_a_frame_are_null(tmp_path: Path) -> None:
     url = write_movie(tmp_path / "data", [0, 1], field=front(nullable=True))
     rows = [{"id": 2, "front": None}, {"id": 3, "front": np.zeros((HEIGHT, WIDTH, 3), np.uint8)}]
