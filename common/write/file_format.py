@@ -7,6 +7,7 @@ only if a sample shrinks by a third: uncompressed values are read at least twice
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -30,7 +31,7 @@ def core_schema(schema: object) -> Unischema:
     A schema from ``parquetry.petastorm`` is converted.
 
     Raises:
-        SchemaError: ``schema`` is not a schema, or has no fields.
+        SchemaError: ``schema`` is not a schema, or has no fields, or two of the same column.
     """
     convert = getattr(type(schema), "to_parquetry", None)
     if convert is not None:
@@ -40,6 +41,12 @@ def core_schema(schema: object) -> Unischema:
             f"schema: expected a Unischema with at least one field, got {schema!r}. "
             "Write Unischema('name', [UnischemaField(...), ...])."
         )
+    for name, count in Counter(column.name for field in schema for column in _columns_of(field)).items():
+        if count > 1:
+            raise SchemaError(
+                f"field '{name}': expected a name that no other column has, got that of a column which VideoCodec "
+                "writes to say where frames are. Give the field another name."
+            )
     return schema
 
 

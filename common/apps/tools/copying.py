@@ -270,13 +270,6 @@ def plan_copy(
         fields = list(_plan(pipeline).program.fields)
     else:
         fields = [dataset.schema[name] for name in dataset.match(_as_list(field_regex))]
-    for field in fields:
-        if not field.storage.in_column:
-            raise PipelineError(
-                f"copy: field '{field.name}': expected values in the Parquet files, got frames of videos beside them. "
-                "Leave the field out with --field-regex, or encode its frames anew with write_dataset(url, schema, "
-                "Pipeline(...))."
-            )
     keys = _as_list(partition_by) or []
     if partition_by is None:
         keys = [field.name for field in fields if field.name in dataset.partitions]
@@ -364,7 +357,18 @@ def tables_ahead(pool: ThreadPool, load: Callable[[int], pa.Table], row_groups: 
 
 
 def stored_schema(dataset: StoredDataset, fields: Sequence[UnischemaField]) -> Unischema:
-    """Returns a schema of the fields, with codecs that keep the precision of stored decimals and times."""
+    """Returns a schema of the fields, with codecs that keep the precision of stored decimals and times.
+
+    Raises:
+        PipelineError: the values of a field are frames of videos.
+    """
+    for field in fields:
+        if not field.storage.in_column:
+            raise PipelineError(
+                f"field '{field.name}': expected values in the Parquet files, got frames of videos beside them. "
+                "Leave the field out, or encode its frames anew with write_dataset(url, schema, "
+                "Pipeline(...))."
+            )
     kinds = {n: t for n, t in dataset.types.items() if n not in dataset.partitions}
     return Unischema(dataset.schema.name, [_keeping(field, kinds.get(field.name)) for field in fields])
 

@@ -23,6 +23,7 @@ from parquetry.common import (
     write_dataset,
 )
 from parquetry.common.apps.tools.copying import copy
+from parquetry.common.apps.tools.rewriting import rewrite
 from parquetry.common.base.errors import EncodeError, PipelineError, SchemaError
 from parquetry.common.schema.spark_types import spark_arrow_type
 
@@ -128,6 +129,12 @@ def test_a_size_that_an_encoder_refuses_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+@every_case("name", ["front__file", "front__frame"])
+def test_a_field_with_the_name_of_a_column_of_frames_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SchemaError, match=f"field '{name}': expected a name that no other column has"):
+        DatasetWriter(tmp_path / "data", Unischema("s", [front(), UnischemaField(name, np.int64)]))
+
+
 def test_a_schema_may_say_where_frames_are_already(tmp_path: Path) -> None:
     write_movie(tmp_path / "movie", range(20))
     view = UnischemaField(
@@ -144,8 +151,9 @@ def test_a_schema_may_say_where_frames_are_already(tmp_path: Path) -> None:
 
 def test_tools_that_copy_stored_values_refuse_frames(tmp_path: Path) -> None:
     url = write_movie(tmp_path / "data", range(5))
-    with pytest.raises(PipelineError, match="field 'front': expected values in the Parquet files"):
-        copy(url, tmp_path / "copy")
+    for tool in (copy, rewrite):
+        with pytest.raises(PipelineError, match="field 'front': expected values in the Parquet files"):
+            tool(url, tmp_path / "copy")
     assert copy(url, tmp_path / "copy", "id").rows == 5
     again = Unischema("again", [ID, front(gop=1)])
     write_dataset(tmp_path / "again", again, Pipeline(url))
