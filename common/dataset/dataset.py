@@ -324,21 +324,31 @@ class StoredDataset:
         """Returns the fields to read as columns for the given ones, as `read_names` does.
 
         Raises:
-            SchemaError: a column that says where frames are is missing, or has no type that can say it.
+            SchemaError: a column that says where frames are is missing, or has no type that can say it, or a field of
+                frames is declared with another codec.
         """
         own = {field.name: field for field in fields if field.storage.in_column}
         for field in fields:
-            for place, name in enumerate(self.frame_columns.get(field.name, ())):
+            places = self.frame_columns.get(field.name, ())
+            if places and field.storage.in_column:
+                raise SchemaError(
+                    f"field '{field.name}': expected a codec of frames, as its values are frames of videos, got "
+                    f"{field.storage}. Declare it with VideoReference, or leave its codec as it is stored."
+                )
+            for place, name in enumerate(places):
                 own.setdefault(name, self._frame_column(field, name, is_file=place == 0 and field.storage.names_files))
         return list(own.values())
 
     def _frame_column(self, field: UnischemaField, name: str, *, is_file: bool) -> UnischemaField:
         kind = self.types.get(name)
         made = None if kind is None else infer_field(name, pa.field(name, kind))
-        numbers = made is not None and isinstance(made.dtype, np.dtype) and made.dtype.kind in "iufm"
-        if made is None or made.shape or not (is_text(made.dtype) if is_file else numbers):
+        says_time = name == getattr(field.storage, "time", None)
+        numbers = made is not None and isinstance(made.dtype, np.dtype) and made.dtype.kind in "iuf"
+        is_number = numbers or (says_time and kind is not None and pa.types.is_duration(kind))
+        if made is None or made.shape or not (is_text(made.dtype) if is_file else is_number):
+            expected = "text" if is_file else f"numbers{' or durations' if says_time else ''}"
             raise SchemaError(
-                f"field '{field.name}': expected a column '{name}' of {'text' if is_file else 'numbers or durations'}, "
+                f"field '{field.name}': expected a column '{name}' of {expected}, "
                 f"which says where its frames are, got {'no such column' if made is None else kind}. Correct the "
                 f"name in {field.codec}."
             )

@@ -34,7 +34,7 @@ class FramePlaces:
         files: the names of the files.
         file: for each row, the number of its file in ``files``; -1 = the row has no frame, as its columns are null.
         seconds: for each row, when its frame is shown; ``None`` if ``frames`` tells.
-        frames: for each row, the number of its frame in the order of presentation.
+        frames: for each row, the number of its frame in the order of presentation, as its column states it: float64.
     """
 
     files: Sequence[str]
@@ -131,6 +131,10 @@ class VideoReference(FrameCodec):
                 f"codec of field '{field.name}': expected VideoReference(file=..., time=...) or (file=..., frame=...) "
                 f"with names of columns, got {self!r}."
             )
+        if self.tolerance_s is not None and not self.tolerance_s >= 0:
+            raise SchemaError(
+                f"codec of field '{field.name}': expected tolerance_s to be 0 or more seconds, got {self.tolerance_s}."
+            )
         if field.name in names:
             raise SchemaError(
                 f"field '{field.name}': expected a name that no column has, got that of a column which its codec "
@@ -145,7 +149,7 @@ class VideoReference(FrameCodec):
         file, files = _numbered(names)
         file = np.where(as_numpy(when.is_valid()), file, -1)
         if self.time is None:
-            return FramePlaces(files, file, frames=as_numpy(when.cast(pa.int64()).fill_null(0)))
+            return FramePlaces(files, file, frames=_frame_numbers(when))
         return FramePlaces(files, file, seconds=_seconds(when))
 
     def to_json(self) -> dict[str, Any]:
@@ -215,7 +219,7 @@ class VideoCodec(FrameCodec):
         return FramePlaces(
             files,
             np.where(as_numpy(numbers.is_valid()), file, -1),
-            frames=as_numpy(numbers.cast(pa.int64()).fill_null(0)),
+            frames=_frame_numbers(numbers),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -313,6 +317,10 @@ def _numbered(names: pa.Array) -> tuple[np.ndarray, list[str]]:
     """Returns the number of each row's name among the distinct names, -1 for null, and these."""
     coded = names.dictionary_encode()
     return as_numpy(coded.indices.cast(pa.int64()).fill_null(-1)), coded.dictionary.to_pylist()
+
+
+def _frame_numbers(numbers: pa.Array) -> np.ndarray:
+    return as_numpy(numbers.cast(pa.float64(), safe=False).fill_null(0.0))
 
 
 def _seconds(times: pa.Array) -> np.ndarray:

@@ -7,6 +7,7 @@ A frame that cannot be read is a problem of its row, which its decoding raises.
 
 from __future__ import annotations
 
+import errno
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -15,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from ...base.errors import DatasetError, ParquetryError, SchemaError, access_failed
+from ...base.errors import DatasetError, ParquetryError, SchemaError
 from ...base.memory.lru_cache import LRUCache
 from ...base.metrics.counters import Count, add
 from ...base.process.dataclass import dataclass
 from ...base.urls import clean_cause, url_without_secrets
+from ...parquet.footers import remedy
 from ...schema.video import FramePlaces
 from ...storage.chunk_ranges import fetch_ranges, joined
 from ...storage.file_versions import FileVersion, current_version
@@ -30,6 +32,7 @@ from .track import Track, VideoError, read_track
 
 _TRACKS_BYTES = 64 << 20
 _MOST_LOADED_BYTES = 64 << 20  # of a field in a row group
+_NO_NAMES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EINVAL)  # of what no file is called
 _SAME_S = 1e-4  # a frame so close to a time is the one that was meant
 
 
@@ -64,7 +67,7 @@ class FileSamples:
         except ParquetryError:
             raise
         except (OSError, pa.ArrowException) as error:
-            raise _unreadable(version, error) from clean_cause(error)
+            raise _unreadable(version.shown_path, error) from clean_cause(error)
         add(Count.READ_BYTES, size_bytes)
         return LoadedSamples(np.array([first for first, _ in ranges], np.int64), content)
 
@@ -214,12 +217,22 @@ class VideoFiles:
     def _opened(self, name: str) -> tuple[FileVersion, Track]:
         path = self._path(name)
         if path not in self._versions:
-            look = partial(current_version, self._filesystem, path)
-            self._versions[path] = with_retries(self._filesystem, look, f"file {path}", is_question=True)
+            self._versions[path] = self._version(path)
         version = self._versions[path]
         if version is None:
             raise VideoError("there is no such file")
         return version, _tracks.made(version.key, partial(self._read_track, version))
+
+    def _version(self, path: str) -> FileVersion | None:
+        look = partial(current_version, self._filesystem, path)
+        try:
+            return with_retries(self._filesystem, look, f"file {path}", is_question=True)
+        except ParquetryError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, pa.ArrowInvalid) or getattr(error, "errno", None) in _NO_NAMES:
+                return None
+            raise _unreadable(path, error) from clean_cause(error)
 
     @property
     def _filesystem(self) -> pafs.FileSystem:
@@ -249,7 +262,7 @@ class VideoFiles:
         except (ParquetryError, VideoError):
             raise
         except (OSError, pa.ArrowException) as error:
-            raise _unreadable(version, error) from clean_cause(error)
+            raise _unreadable(version.shown_path, error) from clean_cause(error)
 
     def _groups(
         self, version: FileVersion, track: Track, frames: np.ndarray, room_bytes: int
@@ -283,10 +296,10 @@ def _numbers_of(
     if places.seconds is None:
         assert places.frames is not None
         frames = places.frames[rows]
-        inside = (frames >= 0) & (frames < count)
+        inside = (frames >= 0) & (frames < count) & (frames == np.floor(frames))
         numbers = zip(rows[~inside].tolist(), frames[~inside].tolist(), strict=True)
-        return np.where(inside, frames, -1), (
-            (row, f"expected the number of one of its {count} frames, got {number}") for row, number in numbers
+        return np.where(inside, frames, -1).astype(np.int64), (
+            (row, f"expected the number of one of its {count} frames, got {number:.10g}") for row, number in numbers
         )
     seconds = places.seconds[rows]
     if not count:
@@ -326,8 +339,8 @@ def _ranges(offsets: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int]]:
     return joined(list(zip(starts[begins].tolist(), np.maximum.reduceat(ends, begins).tolist(), strict=True)))
 
 
-def _unreadable(version: FileVersion, error: Exception) -> DatasetError:
+def _unreadable(path: str, error: Exception) -> DatasetError:
     return DatasetError(
-        f"video {version.shown_path}: expected a file that can be read, got: {error}. "
-        f"{access_failed(error) or 'It is damaged: write it again.'}"
+        f"video {url_without_secrets(path)}: expected a file that can be read, got: {error}. "
+        f"{remedy(error, 'It is damaged: write it again.')}"
     )

@@ -45,6 +45,8 @@ def test_a_schema_keeps_its_codecs(codec: FrameCodec) -> None:
         (VideoReference(file="p", time="t"), np.uint16, (4, 6, 3), "one channel"),
         (VideoReference(file="p"), np.uint8, (4, 6, 3), r"\(file=\.\.\., frame=\.\.\.\)"),
         (VideoReference(file="p", time="t", frame="n"), np.uint8, (4, 6, 3), r"\(file=\.\.\., frame=\.\.\.\)"),
+        (VideoReference(file="p", time="t", tolerance_s=-0.1), np.uint8, (4, 6, 3), "tolerance_s to be 0 or more"),
+        (VideoReference(file="p", time="t", tolerance_s=float("nan")), np.uint8, (4, 6, 3), "tolerance_s to be 0 or"),
         (VideoReference(file="front", time="t"), np.uint8, (4, 6, 3), "a name that no column has"),
         (VideoCodec("vp9"), np.uint8, (4, 6, 3), "one of av1, h264, hevc, got 'vp9'"),
         (VideoCodec(gop=0), np.uint8, (4, 6, 3), "gop from 1"),

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from movies import HEIGHT, WIDTH, front, number_of, numbers_of, write_movie
 
-from parquetry.common import Pipeline, UnischemaField, VideoReference, write_dataset
-from parquetry.common.base.errors import DecodeError
+from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, VideoReference, write_dataset
+from parquetry.common.base.errors import DecodeError, SchemaError
 from parquetry.common.dataset.video.decoder import Decoder
 
 pytest.importorskip("av", reason="PyAV is not installed: pip install 'parquetry[video]'")
@@ -102,6 +102,12 @@ def test_a_frame_of_another_format_is_an_error_of_its_row(url: str) -> None:
     for row in range(2):
         with pytest.raises(DecodeError, match=rf"row {row}: .*has frames of the format yuv420p: expected one of gray"):
             next(rows)
+
+
+def test_frames_cannot_be_declared_as_something_else(url: str) -> None:
+    other = UnischemaField("front", np.uint8, (HEIGHT, WIDTH, 3), CompressedImageCodec("png"))
+    with pytest.raises(SchemaError, match=r"field 'front': expected a codec of frames.*got CompressedImageCodec"):
+        next(iter(threads(url).select([other])))
 
 
 def test_rows_without_a_frame_are_null(tmp_path: Path) -> None:

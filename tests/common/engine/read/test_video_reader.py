@@ -89,6 +89,9 @@ def test_rows_whose_columns_are_null_have_no_frame(drive: Path) -> None:
         ("videos/front.mp4", float("nan"), "expected a frame at nan"),
         ("videos/rear.mp4", 0.0, r"video 'videos/rear\.mp4': there is no such file"),
         ("rows.parquet", 0.0, "video 'rows.parquet'"),
+        ("rows.parquet/front.mp4", 0.0, "there is no such file"),
+        ("front\0.mp4", 0.0, "there is no such file"),
+        (300 * "a", 0.0, "there is no such file"),
     ],
 )
 def test_a_row_without_its_frame_fails_alone(drive: Path, name: str, time: float, text: str) -> None:
@@ -107,10 +110,35 @@ def test_a_tolerance_may_be_given(drive: Path) -> None:
     assert [number_of(row["front"]) for row in frames(drive, tolerance_s=10)] == [59]
 
 
-def test_numbers_of_frames_are_checked(drive: Path) -> None:
-    write_rows(drive, ["videos/front.mp4"] * 2, [59, 60])
-    with pytest.raises(DecodeError, match=r"row 1: .*expected the number of one of its 60 frames, got 60"):
+@every_case(
+    ("number", "kind"),
+    [
+        (60, pa.int8()),
+        (-1, pa.int64()),
+        (2**63 + 4096, pa.uint64()),
+        (0.5, pa.float32()),
+        (float("nan"), pa.float64()),
+        (float("inf"), pa.float64()),
+    ],
+)
+def test_a_number_that_no_frame_has_fails_its_row(drive: Path, number: float, kind: pa.DataType) -> None:
+    write_rows(drive, ["videos/front.mp4"] * 3, pa.array([59, number, 0], kind))
+    with pytest.raises(DecodeError, match=r"row 1: .*expected the number of one of its 60 frames, got"):
         list(frames(drive, time=None, frame="t"))
+    good = frames(drive, time=None, frame="t", options={"on_error": "skip"})
+    assert [number_of(row["front"]) for row in good] == [59, 0]
+
+
+@every_case(
+    ("kind", "codec"),
+    [(pa.time64("us"), {}), (pa.timestamp("us"), {}), (pa.duration("s"), {"time": None, "frame": "t"})],
+)
+def test_times_of_day_and_durations_of_frames_are_refused(
+    drive: Path, kind: pa.DataType, codec: dict[str, Any]
+) -> None:
+    write_rows(drive, ["videos/front.mp4"], pa.array([1], kind))
+    with pytest.raises(SchemaError, match="expected a column 't' of numbers"):
+        list(frames(drive, **codec))
 
 
 @every_case("name", ["../movie/front.mp4", "/etc/passwd", "videos/../../front.mp4", "https://example.com/a.mp4", ""])
@@ -193,3 +221,10 @@ def test_a_store_is_asked_for_samples_of_rows_alone(server: S3Server, caplog: py
     batches = frames(server.url("lake/drive")).shuffle(20, seed=1).batch(4)
     assert sorted(number for batch in batches for number in numbers_of(batch["front"])) == [*range(0, 60, 3)]
     assert server.count("front.mp4")["GET"] <= 4  # the index is known
+
+
+def test_a_store_that_refuses_damages_no_video(server: S3Server) -> None:
+    server.fault = lambda method, path: 403 if path.endswith(".mp4") else None
+    with pytest.raises(DatasetError, match=r"video .*front\.mp4: .*ACCESS_DENIED") as caught:
+        list(frames(server.url("lake/drive")))
+    assert "damaged" not in str(caught.value)
