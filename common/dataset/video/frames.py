@@ -112,11 +112,6 @@ class PictureGroup:
     first: int
     last: int
 
-    @property
-    def key(self) -> tuple[str, int]:
-        """Tells the group from others of the same dataset."""
-        return self.path, self.first
-
     def packets(self) -> list[memoryview]:
         """Returns its samples, in decoding order. Raises as `FileSamples.of`."""
         some = slice(self.first, self.last + 1)
@@ -208,11 +203,6 @@ class VideoFiles:
             group[rows] = number_of_row + len(groups)
             groups += own
         return EncodedFrames(groups, group, frame, problems)
-
-    def size_of(self, name: str) -> tuple[int, int]:
-        """Returns the height and the width of a video. Raises as `read`, and `VideoError`."""
-        _, track = self._opened(name)
-        return track.height, track.width
 
     def _opened(self, name: str) -> tuple[FileVersion, Track]:
         path = self._path(name)
