@@ -15,13 +15,15 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ...base.errors import PipelineError
+from ...base.errors import ParquetryError, PipelineError
 from ...base.process.dataclass import dataclass
 from ...base.process.forks import pc
 from ...base.text_table import TextTable
 from ...base.urls import url_without_secrets
 from ...dataset.dataset import StoredDataset
 from ...dataset.file_schemas import SomeFiles, types_text
+from ...dataset.video.frames import EncodedFrames
+from ...engine.read.fetch import Fetcher
 from ...parquet.chunk_statistics import belongs
 from ...parquet.writers import writer_of
 from ...pipeline.display.text import note, short_text
@@ -30,7 +32,7 @@ from ...pipeline.pipeline import Pipeline
 from ...plan.selection.possible import believed, comparable, impossible
 from ...plan.selection.statistics import stated_statistics
 from ...schema.dtypes import dtype_to_json
-from ...schema.field import Shape
+from ...schema.field import Shape, UnischemaField
 from ...storage.filesystem import resolve
 from .values import scalar_value
 
@@ -62,7 +64,8 @@ class FieldReport:
 
     Attributes:
         codec: the kind of codec; ``None`` for plain Parquet values.
-        stored: the Arrow type of the column.
+        stored: the Arrow type of the column; for frames of videos, the columns that say where they are.
+        video: how the frames of the first row's video are stored, or why it cannot be read; ``None`` for other fields.
         unit: for times, the numpy dtype: ``"datetime64[us]"``. Otherwise ``None``.
         partition: whether its values come from directory names.
         stored_bytes, decoded_bytes: the compressed size, and the decompressed size with values still encoded.
@@ -83,6 +86,7 @@ class FieldReport:
     nullable: bool
     codec: str | None
     stored: str
+    video: str | None
     unit: str | None
     partition: bool
     stored_bytes: int
@@ -103,6 +107,7 @@ class FieldReport:
         absence = [] if self.missing is None else [f"{self.name}: not in {self.missing}, where it is null"]
         return [
             *absence,
+            *([f"{self.name}: {self.video}"] if self.video else []),
             *([f"{self.name}: {types_text(self.types)}, and read as {self.stored}"] if self.types else []),
         ]
 
@@ -363,7 +368,8 @@ def _field(
         dims=field.dims,
         nullable=field.nullable,
         codec=field.storage.kind if field.storage.coded else None,
-        stored=str(dataset.types[name]) if name in dataset.types else "",
+        stored=" and ".join(dataset.frame_columns.get(name, [str(dataset.types.get(name, ""))])),
+        video=_video(dataset, field),
         unit=dtype if dtype.startswith(("datetime64", "timedelta64")) else None,
         partition=name in dataset.partitions,
         stored_bytes=int(sum(chunk.total_compressed_size for chunk in column_chunks) * scale),
@@ -378,6 +384,24 @@ def _field(
         missing=missing,
         types=types,
         impossible=wrong,
+    )
+
+
+def _video(dataset: StoredDataset, field: UnischemaField) -> str | None:
+    row_groups = np.flatnonzero(dataset.row_groups.rows)
+    if field.storage.in_column or not len(row_groups):
+        return None
+    try:
+        (frames,) = Fetcher(dataset, [field]).fetch(int(row_groups[0]), np.zeros(1, np.int64)).columns
+    except ParquetryError as error:
+        return str(error)
+    assert isinstance(frames, EncodedFrames)
+    if not frames.groups:
+        return frames.problems.get(0, "the first row has no frame")
+    track = frames.groups[0].track
+    return (
+        f"the first video has {len(track.shown):,} frames of {track.height} x {track.width} in {track.codec}, "
+        f"{len(track.keys):,} of them stored whole"
     )
 
 

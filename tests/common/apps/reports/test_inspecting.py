@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from builders import build, write_table
+from movies import front, write_movie
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.apps.reports import inspect, lint, to_json, verify
@@ -112,3 +113,14 @@ def test_times_that_python_cannot_hold_are_reported(tmp_path: Path, kind: pa.Dat
     assert to_json(inspect(url).field("stamp").maximum) == shown
     lint(url)
     assert verify(url).damages == ()
+
+
+def test_videos_are_described(tmp_path: Path) -> None:
+    pytest.importorskip("av", reason="PyAV is not installed: pip install 'parquetry[video]'")
+    url = write_movie(tmp_path / "data", range(12), field=front(gop=4), row_group_rows=6)
+    report = inspect(url)
+    assert report.fields[1].stored == "front__file and front__frame"
+    assert "front: the first video has 12 frames of 32 x 64 in h264, 3 of them stored whole" in report.notes()
+    (video,) = (tmp_path / "data").glob("*.mp4")
+    video.unlink()
+    assert f"front: video '{video.name}': there is no such file" in inspect(url).notes()
