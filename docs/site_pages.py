@@ -82,6 +82,16 @@ def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
     return html + f"<script>{_GO.format(json.dumps(moved))}</script>" if moved else html
 
 
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """The link to the repository asks GitHub for no numbers: the site loads nothing from elsewhere."""
+    return output.replace(_ASKS_GITHUB, "")
+
+
+def on_post_template(output_content: str, template_name: str, config: Any) -> str:
+    """Nor does the page for addresses that are not there."""
+    return output_content.replace(_ASKS_GITHUB, "")
+
+
 def on_post_build(config: Any) -> None:
     """Pages that moved have one in their place that leads to the new one."""
     for old, new in MOVED.items():
@@ -95,6 +105,7 @@ def on_post_build(config: Any) -> None:
             (folder / "index.html").write_text(text, encoding="utf-8")
 
 
+_ASKS_GITHUB = ' data-md-component="source"'
 _GO = "const moved = {}[location.hash]; if (moved) location.replace(moved);"
 
 

@@ -59,7 +59,13 @@ class TextTable:
 
 
 def html_table(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Returns an HTML table of escaped strings."""
+    """Returns an HTML table of text."""
+    return table_of_html(names, [list(map(escape, line)) for line in lines])
+
+
+def table_of_html(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Returns an HTML table whose cells are HTML. Where it is wider than the page, it scrolls, not the page."""
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
-    return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in lines)
+    table = f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
+    return f'<div style="overflow-x:auto">{table}</div>'

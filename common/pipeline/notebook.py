@@ -7,12 +7,13 @@ show the error instead of the pipeline.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from html import escape
 from typing import Any, Protocol, TypeVar
 
 from ..base.errors import DecodeError
-from ..schema.element import Element, OutputField
+from ..base.text_table import table_of_html
+from ..schema.element import OutputField
 from ..schema.field import Unischema
 from ..stages.base import Decision
 from ..stages.nested import Nested, with_lists_to_show
@@ -109,14 +110,11 @@ def first_rows_html(pipeline: ShownPipeline) -> str:
     if not rows:
         return note("It is empty.")
     titles = ["first batch"] if element.batched else [f"row {number}" for number in range(len(rows))]
-    head = "".join(f"<th>{escape(title)}</th>" for title in ("field", *titles))
-    body = "".join(_line(output, rows, element) for output in element.outputs)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _line(output: OutputField, rows: Sequence[Mapping[str, Any]], element: Element) -> str:
-    cells = "".join(f"<td>{_cell(output, row[output.name], batched=element.batched)}</td>" for row in rows)
-    return f"<tr><td>{escape(output.name)}</td>{cells}</tr>"
+    lines = [
+        [escape(output.name), *(_cell(output, row[output.name], batched=element.batched) for row in rows)]
+        for output in element.outputs
+    ]
+    return table_of_html(("field", *titles), lines)
 
 
 def _cell(output: OutputField, value: Any, *, batched: bool) -> str:

@@ -34,10 +34,10 @@ _MOST_STAMPS = 200_000
 _BLUE = "#4a7ab5"
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 72em; padding: 0 1em }
-body { color: #222; background: #fff }
+body { color: #222; background: #fff; overflow-wrap: break-word }
 h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em; border-bottom: 1px solid #ccc }
-table { border-collapse: collapse; font-size: 13px; display: block; overflow-x: auto }
-td, th { padding: .2em .8em .2em 0; text-align: left; vertical-align: top; overflow-wrap: break-word }
+table { border-collapse: collapse; font-size: 13px }
+td, th { padding: .2em .8em .2em 0; text-align: left; vertical-align: top }
 th, td:first-child { white-space: nowrap }
 figure { margin: 1em 0 }
 .problem { color: #b00020; font-weight: 600 } .note { color: #8a6d00; font-weight: 600 }

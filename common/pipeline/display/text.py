@@ -101,4 +101,5 @@ def _scalar_text(value: object) -> str:
 
 def note(text: str) -> str:
     """Returns one or more lines of small print as HTML."""
-    return f'<pre style="margin:.3em 0;font-size:12px;line-height:1.35;white-space:pre-wrap">{escape(text)}</pre>'
+    style = "margin:.3em 0;font-size:12px;line-height:1.35;white-space:pre-wrap;overflow-wrap:anywhere"
+    return f'<pre style="{style}">{escape(text)}</pre>'

@@ -18,9 +18,9 @@ def test_columns_keep_their_width_where_there_is_room_and_numbers_stand_to_the_r
     assert repr(table) == "field  nulls\nid         0\nspeed  1,200"
 
 
-def test_html_is_escaped() -> None:
+def test_html_is_escaped_and_scrolls_where_it_is_wide() -> None:
     table = TextTable(("<b>",), [("a & b",)])
-    assert (
-        table._repr_html_()
-        == "<table><thead><tr><th>&lt;b&gt;</th></tr></thead><tbody><tr><td>a &amp; b</td></tr></tbody></table>"
+    assert table._repr_html_() == (
+        '<div style="overflow-x:auto"><table><thead><tr><th>&lt;b&gt;</th></tr></thead>'
+        "<tbody><tr><td>a &amp; b</td></tr></tbody></table></div>"
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,15 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from builders import ALL_FIELDS, build, write_table
-from PIL import Image
-from processes import PATIENCE_S
 
 from parquetry.common.apps.reports import html_report
 from parquetry.common.apps.reports.page import gaps, save_report
 from parquetry.common.base.errors import DatasetError, PipelineError
 
 REAL = str(Path(__file__).parents[3] / "data" / "petastorm" / "0.12.1")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 VOID = {"meta", "img", "rect", "br"}
 
 
@@ -123,24 +118,3 @@ def test_a_page_names_no_password(tmp_path: Path) -> None:
     page = html_report(pipeline._replace(source=replace(pipeline.source, urls=("s3://KEY:SECRET@bucket/train",))))
     assert "SECRET" not in page
     assert "s3://bucket/train" in page
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium on this machine: it is looked for as chromium or google-chrome"
-)
-def test_chromium_shows_the_whole_page(tmp_path: Path) -> None:
-    page, picture = tmp_path / "page.html", tmp_path / "page.png"
-    page.write_text(html_report(build(tmp_path / "built", [[20, 20], [20]]).url), encoding="utf-8")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,3000"]
-    options += [f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={picture}", "--enable-logging=stderr"]
-    ran = subprocess.run(
-        [str(CHROMIUM), *options, page.as_uri()], capture_output=True, text=True, timeout=PATIENCE_S, check=True
-    )
-    assert "CONSOLE" not in ran.stderr  # browser messages about broken pages
-    pixels = np.asarray(Image.open(picture).convert("RGB")).astype(int)
-    drawn = np.flatnonzero((pixels != 255).any(axis=(1, 2)))
-    assert len(drawn) > 500  # lines of text and pictures, not an empty page
-    assert (pixels[:, -20:] == 255).all()  # nothing overflows the page on the right
-    blue = (pixels == [0x4A, 0x7A, 0xB5]).all(axis=2)
-    assert blue.sum() > 1000  # the bars of histograms
