@@ -156,29 +156,38 @@ class VideoColumn:
         return self._context.reuse or bool(self._left[picture] > 0)
 
     def _decode_missing(self, number: int, missing: dict[int, Places]) -> None:
-        group, decoder = self._groups[number], _decoder()
-        like = next(iter(missing.values())).first
+        """Decodes pictures of a group, and those of its others for which there is room and that somebody may need."""
         own = range(*np.searchsorted(self._group, [number, number + 1]).tolist())
         later = {each for each in own if self._is_needed(each) and self._kept.get(each) is None}
-        if not self._kept.has_room(like.nbytes):
+        if not self._kept.has_room(next(iter(missing.values())).first.nbytes):
             later &= missing.keys()
-        picture_of = {int(self._frame[each]): each for each in sorted(missing.keys() | later)}
-        left = set(missing)
+        left = dict(missing)
         try:
-            for frame, decoded in decoder.frames(group.track, group.first, group.packets(), list(picture_of)):
-                picture = picture_of[frame]
-                places = missing.get(picture)
-                write = partial(self._write, decoder, decoded)
-                value = self._kept.keep(picture, like, write) if picture in later else None
-                if places is not None and value is not None:
-                    places.fill(value)
-                elif places is not None:
-                    places.decode(write)
-                left.discard(picture)
-        except VideoError as error:
-            if left:  # otherwise, all that was asked for came, and whoever needs the rest meets the error
+            self._decode_pictures(number, left, later)
+        except VideoError:  # perhaps of a picture that nobody has asked for yet
+            try:
+                self._decode_pictures(number, left, later & left.keys())
+            except VideoError as error:
                 row = int(self._first_row[min(left)])
-                raise self._failed(row, f"video {group.path}: {error}") from error
+                raise self._failed(row, f"video {self._groups[number].path}: {error}") from error
+
+    def _decode_pictures(self, number: int, left: dict[int, Places], later: set[int]) -> None:
+        """Decodes pictures: those ``left`` into their places, which it takes out, and keeps those for ``later``."""
+        group, decoder = self._groups[number], _decoder()
+        if not left:
+            return
+        like = next(iter(left.values())).first
+        picture_of = {int(self._frame[each]): each for each in sorted(left.keys() | later)}
+        for frame, decoded in decoder.frames(group.track, group.first, group.packets(), list(picture_of)):
+            picture = picture_of[frame]
+            places = left.get(picture)
+            write = partial(self._write, decoder, decoded)
+            value = self._kept.keep(picture, like, write) if picture in later else None
+            if places is not None and value is not None:
+                places.fill(value)
+            elif places is not None:
+                places.decode(write)
+            left.pop(picture, None)
 
     def _write(self, decoder: Decoder, frame: VideoFrame, place: np.ndarray) -> None:
         """Writes the values of a frame's pixels."""

@@ -13,6 +13,7 @@ from movies import HEIGHT, WIDTH, front, number_of, numbers_of, write_movie
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, VideoReference, write_dataset
 from parquetry.common.base.errors import DecodeError, SchemaError
 from parquetry.common.dataset.video.decoder import Decoder
+from parquetry.common.dataset.video.track import VideoError
 
 pytest.importorskip("av", reason="PyAV is not installed: pip install 'parquetry[video]'")
 
@@ -102,6 +103,20 @@ def test_a_frame_of_another_format_is_an_error_of_its_row(url: str) -> None:
     for row in range(2):
         with pytest.raises(DecodeError, match=rf"row {row}: .*has frames of the format yuv420p: expected one of gray"):
             next(rows)
+
+
+def test_a_damaged_frame_does_not_fail_those_that_are_asked_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = Decoder.frames
+
+    def damaged(self: Decoder, track: Any, first: int, packets: Any, wanted: list[int]) -> Any:
+        for number, frame in frames(self, track, first, packets, wanted):
+            if number == 1:
+                raise VideoError("frame 1 is damaged")
+            yield number, frame
+
+    monkeypatch.setattr(Decoder, "frames", damaged)
+    good = [row["id"] for row in threads(url, on_error="skip").shuffle(100, seed=3)]
+    assert sorted(good) == [0, *range(2, 60)]
 
 
 def test_frames_cannot_be_declared_as_something_else(url: str) -> None:
