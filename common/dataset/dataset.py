@@ -278,7 +278,7 @@ class StoredDataset:
         """
         frames = [field for field in fields if not field.storage.in_column]
         if frames:
-            return self._with_frames(frames).declaring([field for field in fields if field not in frames], cast)
+            return self.declaring([field for field in fields if field not in frames], cast)._with_frames(frames)
         types = _types_of(fields)
         if self.table is not None or not (types or cast):
             return self
@@ -298,8 +298,9 @@ class StoredDataset:
             dataset.__dict__.pop(name, None)
         dataset._frames = tuple(fields)
         dataset.__dict__["_described"] = Unischema(schema.name, [*others.values(), *fields]), refused, partitions
+        stored = self.stored_names if self.table is None else frozenset[str]()
         for field in fields:
-            if field.name in others or field.name in self.stored_names:
+            if field.name in others or field.name in stored:
                 raise SchemaError(
                     f"field '{field.name}': expected a name that no column has, because its values are frames of "
                     "videos. Give it another name."

@@ -182,7 +182,7 @@ class VideoFiles:
         group = np.full(len(places.file), -1, np.int64)
         groups: list[PictureGroup] = []
         problems: dict[int, str] = {}
-        room_bytes = _MOST_LOADED_BYTES
+        left_bytes = _MOST_LOADED_BYTES
         for number in np.unique(places.file[places.file >= 0]).tolist():
             rows = np.flatnonzero(places.file == number)
             name = places.files[number]
@@ -197,8 +197,8 @@ class VideoFiles:
             rows, frames = rows[good], frames[good]
             if not len(rows):
                 continue
-            own, number_of_row = self._groups(version, track, frames, room_bytes)
-            room_bytes -= own[0].samples.nbytes
+            own, number_of_row = self._groups(version, track, frames, left_bytes)
+            left_bytes -= own[0].samples.nbytes
             frame[rows] = frames
             group[rows] = number_of_row + len(groups)
             groups += own
@@ -255,7 +255,7 @@ class VideoFiles:
             raise _unreadable(version.shown_path, error) from clean_cause(error)
 
     def _groups(
-        self, version: FileVersion, track: Track, frames: np.ndarray, room_bytes: int
+        self, version: FileVersion, track: Track, frames: np.ndarray, left_bytes: int
     ) -> tuple[list[PictureGroup], np.ndarray]:
         """Returns what to decode for frames of a file, and for each frame, which of it. Reads samples that fit."""
         firsts, number_of_row = np.unique(track.first_samples(frames), return_inverse=True)
@@ -263,7 +263,7 @@ class VideoFiles:
         np.maximum.at(lasts, number_of_row, track.last_samples(frames))
         numbers = _covered(firsts, lasts)
         in_file = FileSamples(self._store, version)
-        fits = int(track.sizes[numbers].sum()) <= room_bytes
+        fits = int(track.sizes[numbers].sum()) <= left_bytes
         samples = in_file.loaded(track.offsets[numbers], track.sizes[numbers]) if fits else in_file
         groups = [
             PictureGroup(version.shown_path, track, samples, first, last)

@@ -173,6 +173,17 @@ def test_a_column_of_the_same_name_is_not_hidden(drive: Path) -> None:
         list(Pipeline(str(drive), [field]))
 
 
+def test_fields_of_other_types_may_be_declared_beside_frames(drive: Path) -> None:
+    table = pq.read_table(drive / "rows.parquet")
+    narrow = table.set_column(0, "id", pa.array(range(20, 40), pa.int16()))
+    pq.write_table(narrow, drive / "more.parquet")
+    field = UnischemaField("front", np.uint8, (HEIGHT, WIDTH, 3), VideoReference(file="video", time="t"))
+    rows = [*Pipeline(str(drive), [field, UnischemaField("id", np.int32)], executor="threads")]
+    assert sorted(int(row["id"]) for row in rows) == [*range(40)]
+    assert {row["id"].dtype for row in rows} == {np.dtype(np.int32)}
+    assert [number_of(row["front"]) for row in rows] == 2 * [*range(0, 60, 3)]
+
+
 def test_expressions_cannot_look_into_frames(drive: Path) -> None:
     with pytest.raises(ParquetryError, match="field 'front' is stored encoded"):
         list(frames(drive).where([("front", "=", 3)]))
