@@ -11,6 +11,7 @@ from processes import run_python
 
 from parquetry.common.base.errors import SidecarError
 from parquetry.common.transport.processes import python_command
+from parquetry.common.transport.sidecar.idle_pool import IDLE
 
 SHADOWS = ("logging", "json", "pickle", "socket", "numpy", "pyarrow", "runpy", "parquetry", "cloudpickle", "argparse")
 
@@ -58,6 +59,7 @@ def test_a_program_that_does_not_know_its_python_is_told_how_to_name_one(
     built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = sys.executable
+    IDLE.close()  # a sidecar that another test left would open the request
     monkeypatch.delenv("PARQUETRY_PYTHON", raising=False)
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(SidecarError, match="Set the environment variable PARQUETRY_PYTHON"):
