@@ -1,9 +1,10 @@
 """One loader worker makes the batches of all, and the others pass them on.
 
-If batches are cheap to make, workers that each make their own cost more than they bring: every worker reads every row
-group, and puts its rows in order. So worker 0 makes all batches of a pass (`Producer`), with as many threads as the
-loader has workers. It sends each worker, itself included, the messages of that worker's batches (`sent_batches`), which
-the worker passes to the trainer (`Relay`). The values stay in memory of worker 0, which the trainer maps.
+Workers that each make their own batches do much of the work several times: every worker reads every row group, and puts
+its rows in order. So worker 0 makes all batches of a pass (`Producer`), with as many threads as the loader has workers,
+unless Python code needs processes (`most_waiting`). It sends each worker, itself included, the messages of that
+worker's batches (`sent_batches`), which the worker passes to the trainer (`Relay`). The values stay in memory of
+worker 0, which the trainer maps.
 
 The elements and their order stay the same. If anything goes wrong (a batch fails, the producer dies, the workers are at
 positions that do not fit together), each worker makes its own batches, from its position on.
@@ -39,11 +40,11 @@ from parquetry.common.base.platform.sockets import knows_peers, receive, user_of
 from parquetry.common.base.process.dataclass import dataclass
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.order.cursor import Cursor
-from parquetry.common.plan.program import leaves_of
+from parquetry.common.transport.sidecar.runners import needs_workers
 
 from .loader_memory import make_for
 from .mapped_regions import RegionMemory
-from .sent_batches import Encoder, SentBatch, discard, is_described, regions_of, with_regions
+from .sent_batches import Encoder, SentBatch, discard, regions_of, with_regions
 from .torch_internals import is_told_to_end
 
 _LOGGER = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ _LONGEST_LAG = 2  # by how many elements a worker may be behind another one
 _OPEN_REGIONS = 256  # more than a worker has in use
 _MOST_DESCRIPTORS = 64
 _MOST_WAITING = 16  # about how many batches a socket holds
+_MOST_LARGE_WAITING = 4  # that are not small: new memory for more would cost more than waiting
 _SMALL_BYTES = 1 << 21
 _SHARE_OF_MEMORY = 4  # batches that wait in sockets take at most this fraction of the memory limit
 
@@ -68,20 +70,18 @@ _SHARE_OF_MEMORY = 4  # batches that wait in sockets take at most this fraction 
 def most_waiting(pipeline: Pipeline, workers: int) -> int:
     """How many batches of each worker may wait if one worker makes those of all; 0 if each worker makes its own.
 
-    One worker makes them if they are small and cheap to make, or if they share rows (overlapping windows), which each
-    worker would decode again.
+    Each makes its own if Python code is slow (user functions, codecs that hold the interpreter lock), because only
+    processes run it side by side; and if a row may be left out, because each worker counts those of its own batches.
     """
     if not pipeline.element.batched or pipeline.source.served or pipeline.executor != "threads":
         return 0
     plan = pipeline.plan()
-    program = plan.program
-    if plan.skips or program.drops or program.has_user_code or not is_described(pipeline.element) or not is_visible():
+    alone = plan.skips or plan.program.drops or needs_workers(plan.program, workers * (pipeline.workers or 1))
+    if alone or not is_visible():
         return 0
-    cheap = not program.costly and plan.step_bytes <= _SMALL_BYTES
-    if not cheap and not any(leaf.shares_rows for leaf in leaves_of(program)):
-        return 0
-    at_most = pipeline.options.memory_bytes // _SHARE_OF_MEMORY // (plan.step_bytes * workers)
-    return min(at_most, _MOST_WAITING)
+    most = _MOST_WAITING if plan.step_bytes <= _SMALL_BYTES else _MOST_LARGE_WAITING
+    affordable = pipeline.options.memory_bytes // _SHARE_OF_MEMORY // (plan.step_bytes * workers)
+    return max(1, min(affordable, most))
 
 
 def most_in_run(pipeline: Pipeline, waiting: int) -> int:

@@ -4,8 +4,6 @@ A worker makes many batches at once (a job), in regions of its memory that the t
 describes the columns of a job once, and each of its batches by a row of numbers: offsets, and the lengths of lists. So
 a batch takes no tensors and no pickling in the worker, and another worker can pass its message on. `decode` makes the
 tensors and the lists of text, in the trainer.
-
-Some fields have no such description, for example nested lists; see `is_described`.
 """
 
 from __future__ import annotations
@@ -23,12 +21,21 @@ import torch
 
 from parquetry.common.base.memory.lru_cache import LRUCache
 from parquetry.common.base.native.dlpack import DTYPES, TensorLayout, tensors_in
-from parquetry.common.engine.columns.batch import Column, Dense, Ragged, Strings, by_output
+from parquetry.common.engine.columns.batch import (
+    Column,
+    Dense,
+    Ragged,
+    Strings,
+    arrays_in,
+    by_output,
+    split_column,
+    with_arrays,
+)
 from parquetry.common.schema.element import Element, OutputField
 
 from .loader_memory import Copies, place_arrays, release
 from .mapped_regions import RegionMemory, borrow, give_back_unused, own_copy
-from .tensors import is_jagged, list_offsets, torch_exchange
+from .tensors import batch_value, is_jagged, list_offsets, torch_exchange
 from .torch_internals import jagged, seen_by_modes
 
 _HEAD = struct.Struct("<II")  # the size of the layout, and the number of regions
@@ -36,7 +43,6 @@ _REGION = struct.Struct("<6q")  # a `RegionMemory`, and whether the trainer copi
 _OFFSETS = np.dtype(np.int64)
 _BYTES = np.dtype(np.uint8)
 _LAYOUTS = 64
-_NUMBERS = "biufc"  # numpy's kinds of dtypes
 
 Place: TypeAlias = tuple[int, int]
 """Where an array is: the number of its region among those of a message, and the offset in it."""
@@ -122,7 +128,30 @@ class TextLayout(NamedTuple):
         return strings
 
 
-Layout: TypeAlias = ArrayLayout | ListLayout | TextLayout
+class ColumnLayout(NamedTuple):
+    """Any other field, such as nested lists or images of many sizes.
+
+    Its numbers, for each array of its column: the region, the offset, and the shape.
+
+    Attributes:
+        pickled: the field, and its column with empty arrays in place of its own.
+    """
+
+    pickled: bytes
+
+    def make(self, leases: Sequence[Lease], numbers: Iterator[int]) -> Any:
+        """Returns the field of a batch."""
+        output, column = _field_of(self.pickled)
+        arrays = []
+        for like in arrays_in(column):
+            memory, is_copied = leases[next(numbers)]
+            offset = next(numbers)
+            array = np.ndarray(tuple(itertools.islice(numbers, like.ndim)), like.dtype, memory, offset)
+            arrays.append(array.copy() if is_copied else array)
+        return batch_value(output, with_arrays(column, iter(arrays)))
+
+
+Layout: TypeAlias = ArrayLayout | ListLayout | TextLayout | ColumnLayout
 Described: TypeAlias = tuple[Layout, np.ndarray]
 """The layout of a field, and its numbers for each batch of a job: int64 ``[batches, numbers]``."""
 
@@ -132,17 +161,6 @@ class JobField(NamedTuple):
 
     arrays: tuple[np.ndarray, ...]
     describe: Callable[[Sequence[Place]], Described]
-
-
-def is_described(element: Element) -> bool:
-    """Whether batches of the element can be encoded."""
-    return all(_is_described(output) for output in element.outputs)
-
-
-def _is_described(output: OutputField) -> bool:
-    if output.kind != "dense":
-        return not output.ragged and not output.levels
-    return output.dtype.kind in _NUMBERS and not output.levels and (not output.ragged or is_jagged(output))
 
 
 class Encoder:
@@ -217,6 +235,12 @@ def with_regions(message: bytes, memories: Sequence[RegionMemory]) -> bytes:
 
 
 @lru_cache(maxsize=_LAYOUTS)
+def _field_of(pickled: bytes) -> tuple[OutputField, Column]:
+    field: tuple[OutputField, Column] = pickle.loads(pickled)
+    return field
+
+
+@lru_cache(maxsize=_LAYOUTS)
 def _layouts_of(layout: bytes) -> tuple[Element, tuple[Layout, ...], TensorLayout | None]:
     """Returns what the layout says, and its arrays for the core. It is the same for nearly all jobs of a pass."""
     element, layouts = pickle.loads(layout)
@@ -259,7 +283,7 @@ def _job_field(output: OutputField, column: Column, count: int) -> JobField:
         return _text_field(column, count, text=output.kind == "text")
     if isinstance(column, Ragged) and isinstance(column.values, np.ndarray) and is_jagged(output):
         return _list_field(output, column.shapes[:, 0].reshape(count, -1), column.values)
-    raise TypeError(f"{output.name}: expected a field that can be described, got {type(column).__name__}.")
+    return _column_field(output, column, count)
 
 
 def _number_field(values: np.ndarray, count: int) -> JobField:
@@ -305,6 +329,20 @@ def _list_field(output: OutputField, lengths: np.ndarray, values: np.ndarray) ->
         return ListLayout(region, offsets_region, values.dtype, row_shape), numbers
 
     return JobField((values, offsets), describe)
+
+
+def _column_field(output: OutputField, column: Column, count: int) -> JobField:
+    columns = split_column(column, count)
+    batches = [arrays_in(each) for each in columns]
+    empty = (np.empty((0,) * array.ndim, array.dtype) for array in batches[0])
+    layout = ColumnLayout(pickle.dumps((output, with_arrays(columns[0], empty))))
+
+    def describe(places: Sequence[Place]) -> Described:
+        at = iter(places)
+        rows = [[number for array in arrays for number in (*next(at), *array.shape)] for arrays in batches]
+        return layout, np.array(rows, np.int64)
+
+    return JobField(tuple(itertools.chain(*batches)), describe)
 
 
 def _steps(count: int, size_bytes: int) -> np.ndarray:

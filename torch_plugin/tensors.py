@@ -83,7 +83,7 @@ def cu_seqlens(segment_ids: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 def batch_to_torch(element: Element, columns: Sequence[Column], tensor: ToTensor = as_tensor) -> Any:
     """Returns a batch of tensors, nested tensors and lists; ``tensor`` converts an array to a tensor."""
-    return element.nest(_batch_value(output, column, tensor) for output, column in by_output(element, columns))
+    return element.nest(batch_value(output, column, tensor) for output, column in by_output(element, columns))
 
 
 class JaggedPart(NamedTuple):
@@ -218,10 +218,11 @@ def _part_value(output: OutputField, part: Part, tensor: ToTensor) -> Any:
         return tensor(part)
     if isinstance(part, JaggedPart):
         return jagged(tensor(part.values), tensor(part.offsets), part.shortest, part.longest)
-    return part if isinstance(part, list) else _batch_value(output, part, tensor)
+    return part if isinstance(part, list) else batch_value(output, part, tensor)
 
 
-def _batch_value(output: OutputField, column: Column, tensor: ToTensor) -> Any:
+def batch_value(output: OutputField, column: Column, tensor: ToTensor = as_tensor) -> Any:
+    """Returns a field of a batch; see the table above."""
     if isinstance(column, Dense):
         return tensor(column.values)
     if isinstance(column, Strings):

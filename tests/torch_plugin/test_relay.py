@@ -24,10 +24,19 @@ from processes import PATIENCE_S, open_files, settled
 from torch.utils.data import DataLoader, _utils, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common import Pipeline, mix
+from parquetry.common import (
+    CompressedImageCodec,
+    NdarrayCodec,
+    Pipeline,
+    Unischema,
+    UnischemaField,
+    mix,
+    write_dataset,
+)
 from parquetry.common.base.errors import NullValueError, ResourceError
 from parquetry.common.engine.read.shared_tables import can_share
 from parquetry.torch_plugin import (
+    NestedTensors,
     ParquetIterable,
     ParquetPipe,
     as_is,
@@ -53,6 +62,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> str:
         "name": [f"näme {n}" * (n % 4) for n in range(ROWS)],
         "raw": [b"\0%d" % n for n in range(ROWS)],
         "list": pa.array([list(range(n % 5)) for n in range(ROWS)], pa.list_(pa.int16())),
+        "words": pa.array([[f"w{n}"] * (n % 3) for n in range(ROWS)], pa.list_(pa.string())),
     }
     file = tmp_path_factory.mktemp("relay") / "rows.parquet"
     pq.write_table(pa.table(columns), file, row_group_size=GROUP)
@@ -79,6 +89,8 @@ def shown(value: Any) -> Any:
         return value.dtype, value.is_nested, [each.tolist() for each in value.unbind()]
     if isinstance(value, dict):
         return {key: shown(part) for key, part in value.items()}
+    if isinstance(value, NestedTensors):
+        return shown([value.values, *value.offsets])
     return type(value), list(map(shown, value)) if isinstance(value, list | tuple) else value
 
 
@@ -97,6 +109,58 @@ def test_every_kind_of_field_arrives_as_in_one_process(many: str, workers: int, 
     assert [shown(batch) for batch in loader(batches_of(many), workers)] == expected
     assert len(decoded) >= len(expected)
     assert len(set(decoded)) == workers  # each passed on its own
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Writes rows of many shapes."""
+    rng = np.random.default_rng(1)
+    schema = Unischema(
+        "Shapes",
+        [
+            UnischemaField("id", np.int64, ()),
+            UnischemaField("image", np.uint8, (None, None, 3), CompressedImageCodec("jpeg")),
+            UnischemaField("grid", np.float32, (None, None), NdarrayCodec()),
+        ],
+    )
+    rows = [
+        {
+            "id": n,
+            "image": rng.integers(0, 255, (4 + n % 3, 5 + n % 2, 3), np.uint8),
+            "grid": rng.random((n % 4, 2), np.float32),
+        }
+        for n in range(60)
+    ]
+    folder = tmp_path_factory.mktemp("shapes")
+    write_dataset(folder / "coded", schema, rows)
+    deep = [[list(range(k)) for k in range(n % 4)] for n in range(60)]
+    words = [["w"] * len(each) for each in deep]
+    pq.write_table(pa.table({"id": range(60), "deep": deep, "words": words}), folder / "p")
+    return str(folder)
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize(
+    ("name", "chain"),
+    [
+        ("coded", lambda pipe: pipe),
+        ("coded", lambda pipe: pipe.ngram(length=3, timestamp="id")),
+        ("p", lambda pipe: pipe.nested("deep")),
+        ("p", lambda pipe: pipe.nested("deep").ngram(length=2, timestamp="id")),
+    ],
+)
+def test_values_of_any_shape_arrive_as_in_one_process(
+    shapes: str, name: str, chain: Any, held: bool, decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if held:  # the list below holds them, so the trainer copies from all but the first three
+        monkeypatch.setattr(loader_memory, "_MOST_REGIONS", 3)
+
+    def pipe() -> Any:
+        return chain(ParquetPipe(f"{shapes}/{name}").shuffle(20, seed=1)).batch(4).repeat(6)
+
+    batches = list(loader(pipe()))
+    assert [shown(batch) for batch in batches] == [shown(batch) for batch in loader(pipe(), 0)]
+    assert decoded
 
 
 class Doubled(ParquetPipe[Any]):

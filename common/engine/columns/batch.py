@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -100,12 +100,7 @@ def column_bytes(column: Column) -> int:
     """Returns about how many bytes of memory a column takes."""
     if isinstance(column, Dense):  # checked first: this runs for every column of every job
         return column.values.nbytes
-    if isinstance(column, Compound):
-        return sum(map(column_bytes, column.parts))
-    if isinstance(column, Strings):
-        return column.offsets.nbytes + column.data.nbytes
-    values = column.values
-    return column.shapes.nbytes + (column_bytes(values) if isinstance(values, Strings) else values.nbytes)
+    return sum(array.nbytes for array in arrays_in(column))
 
 
 def as_one_array(column: Ragged) -> Dense | Strings | None:
@@ -153,6 +148,38 @@ def by_output(element: Element, leaves: Sequence[Column]) -> Iterator[tuple[Outp
     for output in element.outputs:
         parts = tuple(islice(rest, len(output.leaves)))
         yield output, Compound(parts) if output.levels else parts[0]  # type: ignore[arg-type]  # leaves are plain
+
+
+def arrays_in(column: Column) -> list[np.ndarray]:
+    """Returns the arrays of a column, without those that flag nulls, in the order in which `with_arrays` takes them."""
+    if isinstance(column, Compound):
+        return [array for part in column.parts for array in arrays_in(part)]
+    if isinstance(column, Dense):
+        return [column.values]
+    if isinstance(column, Strings):
+        return [column.offsets, column.data]
+    values = column.values
+    return [column.shapes, *(arrays_in(values) if isinstance(values, Strings) else [values])]
+
+
+@overload
+def with_arrays(column: Strings, arrays: Iterator[np.ndarray]) -> Strings: ...
+@overload
+def with_arrays(column: Column, arrays: Iterator[np.ndarray]) -> Column: ...
+def with_arrays(column: Column, arrays: Iterator[np.ndarray]) -> Column:
+    """Returns the column with other arrays."""
+    if isinstance(column, Compound):
+        return column.each(lambda part: with_arrays(part, arrays))
+    if isinstance(column, Dense):
+        return replace(column, values=next(arrays))
+    if isinstance(column, Strings):
+        offsets = next(arrays)
+        shape = (len(offsets) - 1,) if len(column.shape) == 1 else column.shape  # those in lists are of any number
+        return replace(column, offsets=offsets, data=next(arrays), shape=shape)
+    shapes, values = next(arrays), column.values
+    if isinstance(values, np.ndarray):
+        return replace(column, shapes=shapes, values=next(arrays))
+    return replace(column, shapes=shapes, values=with_arrays(values, arrays))
 
 
 def leaf_columns(columns: Sequence[Column]) -> list[Column]:
