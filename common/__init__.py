@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .base.metrics.watching import watch
     from .base.process.ranks import rank_from_environment
     from .engine.steps.join import cu_seqlens
-    from .pipeline.display.batches import describe, plot
+    from .pipeline.display.batches import class_names, describe, plot
     from .pipeline.pipeline import Pipeline, mix
     from .pipeline.preprocessing import Preprocessing
     from .schema import (
@@ -58,6 +58,7 @@ __all__ = [
     "UnischemaField",
     "VideoCodec",
     "VideoReference",
+    "class_names",
     "contains",
     "cu_seqlens",
     "describe",
@@ -78,7 +79,7 @@ __getattr__, __dir__ = lazy_names(
         ".base.metrics.recording": ("trace",),
         ".base.metrics.stats_log": ("RankStats", "StatsCollector", "log_stats"),
         ".base.metrics.watching": ("watch",),
-        ".pipeline.display.batches": ("describe", "plot"),
+        ".pipeline.display.batches": ("class_names", "describe", "plot"),
         ".engine.steps.join": ("cu_seqlens",),
         ".base.errors": ("ParquetryError",),
         ".pipeline": ("Pipeline", "mix"),

@@ -185,8 +185,7 @@ def _warn_of_other_numbers(what: str, names: Sequence[str]) -> None:
         if before != number and other != what:
             _LOGGER.warning(
                 "%s: numbers its own folders %s, so class '%s' is label %d here and label %d in %s. Give both the same "
-                "numbers: from_image_folder(..., classes=class_names(train)['label']), with "
-                "parquetry.common.pipeline.class_labels.class_names.",
+                "numbers: from_image_folder(..., classes=parquetry.class_names(train)['label']).",
                 what,
                 list(names[:_MOST_SHOWN]) + ["..."] * (len(names) > _MOST_SHOWN),
                 name,

@@ -1,4 +1,5 @@
-"""`describe` and `plot` show a batch or a row as a table of fields, dtypes and shapes, or as plots.
+"""`describe` and `plot` show a batch or a row as a table of fields, dtypes and shapes, or as plots; `class_names` says
+what its class numbers mean.
 
 They accept the output of every pipeline class: dicts (nested or flat), tuples, arrays and tensors. Batches are plain
 dicts because pytrees (torch, JAX) treat any other class as a leaf. Since a plain dict prints its arrays in full, use
@@ -27,6 +28,22 @@ if TYPE_CHECKING:
 _TILE = 96
 _FIRST = 4
 _SEARCHED = 64
+
+
+def class_names(pipeline: object) -> dict[str, tuple[str, ...]]:
+    """Returns the class names of each integer field that holds class numbers: ``names[row["label"]]``.
+
+        >>> class_names(Pipeline.from_image_folder("animals"))  # doctest: +SKIP
+        {'label': ('cat', 'dog')}
+
+    Args:
+        pipeline: a pipeline, or a dataset, pipe or node that has one.
+
+    `from_huggingface_parquet`, `from_image_folder`, and datasets that `convert` or `copy` made from them have class
+    names. For others, the result is empty.
+    """
+    made: Any = getattr(pipeline, "pipeline", pipeline)
+    return dict(made.dataset.labels) if made.source.single else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from parquetry.common import Pipeline, mix
+from parquetry.common import Pipeline, class_names, mix
 from parquetry.common.base.errors import PipelineError
-from parquetry.common.pipeline.class_labels import class_names
 from parquetry.common.pipeline.sources import Files, Mix, Served, Snapshot
 
 

@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField
+from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, class_names
 from parquetry.common.base.errors import DatasetError, FieldNotFoundError, PipelineError, SchemaError
-from parquetry.common.pipeline.class_labels import class_names
 from parquetry.common.tables import huggingface
 
 

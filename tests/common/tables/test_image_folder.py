@@ -18,9 +18,8 @@ import pytest
 from memory_store import Store
 from PIL import Image
 
-from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField
+from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, class_names
 from parquetry.common.base.errors import DatasetError, DecodeError, SchemaError
-from parquetry.common.pipeline.class_labels import class_names
 from parquetry.common.pipeline.sources import Snapshot
 from parquetry.common.plan.selection.statistics import decoded_bytes
 from parquetry.common.plan.selection.store import kept_key
@@ -122,7 +121,7 @@ def test_a_split_that_numbers_a_class_differently_warns_and_says_what_to_write(
     assert listed(Pipeline.from_image_folder(valid)) == [("dog/0.png", 0), ("zebra/0.png", 1)]
     (record,) = caplog.records
     assert f"class 'dog' is label 0 here and label 1 in image folder '{later}'" in record.getMessage()
-    assert "classes=class_names(train)['label']" in record.getMessage()
+    assert "classes=parquetry.class_names(train)['label']" in record.getMessage()
 
 
 def test_every_format_has_every_shape(tmp_path: Path) -> None:

@@ -20,11 +20,10 @@ from faces import plain
 from PIL import Image
 from tfrecords import example, feature, framed
 
-from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField
+from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, class_names
 from parquetry.common.apps.tools import convert, converting, copying
 from parquetry.common.apps.tools.copy_job import CopyJob
 from parquetry.common.base.errors import DatasetError, EncodeError, FieldNotFoundError, PipelineError, SchemaError
-from parquetry.common.pipeline.class_labels import class_names
 
 pytestmark = pytest.mark.versions
 
