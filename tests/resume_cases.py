@@ -47,6 +47,8 @@ CASES: dict[str, Callable[[Pipeline], Pipeline]] = {
     "new names and dtypes": lambda p: p.rename({"ts": "time"}).where(pc.field("time") > 99).cast("int16", "points").shuffle(4, seed=1).batch(2),
     "rows by weight": lambda p: p.weigh(pc.add(pc.field("id"), 1), 15, seed=1).shuffle(4, seed=2).repeat(2).batch(4),
     "batches by length": lambda p: p.nulls("drop", "codes").shuffle(6, seed=1).bucket("codes", [1, 2], batch_size=2).repeat(2),
+    "rows end to end": lambda p: p.nulls("drop", "codes").shuffle(6, seed=1).shard(2, 1, canonical_shards=4).concat(2, "codes", separator=9, remainder="pad").batch(2).repeat(2),
+    "packed rows": lambda p: p.nulls("drop", "codes").shuffle(6, seed=1).pack_rows(4, "codes").repeat(2),
     "null policies": lambda p: p.nulls("mask", "speed").nulls("drop", "label").pad("points").batch(3),
 }  # fmt: skip
 

@@ -44,14 +44,6 @@ def test_a_mix_stops_at_the_first_source_that_has_no_more(drive: Pipeline) -> No
     assert len(found) < 40
 
 
-def test_the_shards_of_a_mix_divide_its_rows(drive: Pipeline) -> None:
-    def mixed() -> Pipeline:
-        return mix([drive.take(11), drive.skip(11)], seed=2, stop="all")
-
-    everything = ids(mixed())
-    assert [ids(mixed().shard(3, rank, even="none")) for rank in range(3)] == [everything[rank::3] for rank in range(3)]
-
-
 def test_a_mix_holds_windows_and_variable_shapes(drive: Pipeline) -> None:
     windows = drive.select("id", "points", "name").ngram(length=2, group_by="drive")
     batch = next(iter(mix([windows, windows.skip(3)], seed=3, stop="all").batch(9)))

@@ -112,14 +112,6 @@ def test_a_mix_takes_rows_by_name_and_makes_tuples_of_its_own(drive: Pipeline) -
     assert row == (0, 0)
 
 
-def test_states_resume_in_the_middle(drive: Pipeline) -> None:
-    pipeline = drive.shuffle(7, seed=3).as_tuple("id", "drive").batch(6)
-    begun = iter(pipeline)
-    before = [next(begun) for _ in range(3)]
-    after = list(iter(pipeline).load_state_dict(begun.state_dict()))
-    assert sorted(int(n) for ids, _ in (*before, *after) for n in ids) == list(range(40))
-
-
 def test_an_arrow_function_of_batches_comes_before_it(drive: Pipeline) -> None:
     rows = drive.select("id").transform(lambda batch: batch, batched="arrow").as_tuple("id")
     assert [n for (n,) in rows.take(2)] == [0, 1]

@@ -19,7 +19,6 @@ from ids import ids_by_element as ids
 from oracle import examples
 
 from parquetry.common import Pipeline, UnischemaField, mix
-from parquetry.common.apps.testing import assert_resumable
 from parquetry.common.base.errors import DecodeError, EmptySelectionError, NullValueError, PipelineError, TransformError
 from parquetry.common.plan.order.epoch import equal_groups
 
@@ -189,35 +188,6 @@ def test_functions_see_batches(rows: Pipeline) -> None:
     assert ids(pipeline) == ids(rows.bucket("tokens", [3, 6], batch_size=4))
 
 
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
-def test_it_resumes_exactly_at_every_step(url: str, executor: str) -> None:
-    def pipeline() -> Pipeline:
-        return (
-            Pipeline(url, executor=executor, workers=2)
-            .shuffle(9, seed=2)
-            .bucket("tokens", [3, 6], batch_size=4)
-            .repeat(2)
-        )
-
-    assert_resumable(lambda: iter(pipeline()))
-
-
-@pytest.mark.parametrize(("before", "after"), [*zip(RANKS, (*RANKS[1:], 1), strict=True), (12, 3), (1, 12)])
-def test_other_ranks_take_exactly_the_batches_that_remain(url: str, before: int, after: int) -> None:
-    def pipeline(ranks: int, rank: int) -> Pipeline:
-        order = Pipeline(url, ["id", "tokens"], executor="threads").shuffle(9, seed=2)
-        return order.bucket("tokens", [3, 6], batch_size=1).shard(ranks, rank, canonical_shards=12)
-
-    whole = ids(pipeline(1, 0))
-    first = [iter(pipeline(before, rank)) for rank in range(before)]
-    steps = 12 // before
-    taken = [next(one)["id"].tolist() for _ in range(steps) for one in first]
-    assert taken == whole[:12]
-    state = json.loads(json.dumps(first[0].state_dict()))
-    rest = [ids(iter(pipeline(after, rank)).load_state_dict(state)) for rank in range(after)]
-    assert [rest[k % after][k // after] for k in range(len(whole) - 12)] == whole[12:]
-
-
 def test_a_batch_that_fails_is_one_element_and_the_others_are_given(rows: Pipeline) -> None:
     def refuse(batch: dict[str, Any]) -> dict[str, Any]:
         if 2 in batch["id"]:
@@ -250,12 +220,6 @@ def test_element_json_and_explain_say_what_comes(rows: Pipeline) -> None:
         in text
     )
     assert f"gives: {len(pipeline)} batches of rows" in text
-
-
-def test_names_of_later_stages_are_translated_back_to_stored_names(rows: Pipeline) -> None:
-    renamed = rows.rename({"tokens": "words"}).bucket("words", [3, 6], batch_size=4)
-    assert ids(renamed) == ids(rows.bucket("tokens", [3, 6], batch_size=4))
-    assert next(iter(renamed))["words"].shape == (4, 3)
 
 
 @pytest.mark.parametrize(

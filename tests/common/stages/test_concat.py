@@ -137,48 +137,6 @@ def test_every_token_comes_once_in_an_epoch_on_any_number_of_ranks(
                 assert flat == whole + [-2] * (count * length - len(whole))
 
 
-@settings(max_examples=6, deadline=None)
-@given(
-    sizes=lengths, length=st.integers(3, 9), buffer=st.none() | st.integers(1, 9), batch=st.none() | st.integers(1, 4)
-)
-def test_an_iterator_resumes_from_every_point(
-    sizes: list[int], length: int, buffer: int | None, batch: int | None
-) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        pipeline = written(Path(directory), documents(sizes))
-        pipeline = pipeline if buffer is None else pipeline.shuffle(buffer, seed=1)
-        pipeline = pipeline.shard(2, 1, canonical_shards=4).concat(length, "tokens", separator=-1, remainder="pad")
-        pipeline = (pipeline if batch is None else pipeline.batch(batch)).repeat(2)
-        if not joined(documents(sizes), -1):
-            return
-        found = items(pipeline)
-        for point in range(len(found) + 1):
-            iterator = iter(pipeline.with_stages(pipeline.stages))  # its epochs start over
-            for _ in range(point):
-                next(iterator)
-            state = iterator.state_dict()
-            iterator.close()
-            rest = iter(pipeline).load_state_dict(state)
-            assert [row["tokens"].tolist() for row in rest] == found[point:]
-
-
-def test_a_resumed_run_continues_with_other_ranks(tmp_path: Path) -> None:
-    base = written(tmp_path, documents([5, 0, 9, 3, 3, 8, 1, 20, 2, 7] * 3)).shuffle(8, seed=2)
-
-    def part(ranks: int, rank: int) -> Pipeline:
-        return base.shard(ranks, rank, canonical_shards=6, even="drop").concat(4, "tokens")
-
-    found = items(part(1, 0))
-    iterator = iter(part(2, 0))
-    for _ in range(3):
-        next(iterator)
-    dealt = [list(iter(part(3, rank)).load_state_dict(iterator.state_dict())) for rank in range(3)]
-    iterator.close()
-    rest = [row["tokens"].tolist() for step in zip(*dealt, strict=True) for row in step]
-    assert rest == found[6 : 6 + len(rest)]
-    assert len(found) - 6 - len(rest) < 3
-
-
 def test_positions_name_the_documents_of_an_item(tmp_path: Path) -> None:
     pipeline = written(tmp_path, documents([3, 0, 1, 6])).concat(
         4, "tokens", separator=-1, positions=True, remainder="pad", pad_value=-9
@@ -352,22 +310,3 @@ def test_rows_that_cannot_be_joined_are_named(tmp_path: Path) -> None:
         items(Pipeline(tmp_path / "t.parquet").concat(1, "tokens", "mask"))
     with pytest.raises(EmptySelectionError, match="2 tokens end to end, cut into 0 items of 3, 2 left out"):
         next(iter(Pipeline(tmp_path / "t.parquet").concat(3, "tokens")))
-
-
-def test_numpy_numbers_are_numbers(tmp_path: Path) -> None:
-    pipeline = written(tmp_path, documents([5, 4]))
-    given_numpy = pipeline.concat(np.int64(3), "tokens", separator=np.int32(-1), pad_value=np.float32(2))
-    assert given_numpy == pipeline.concat(3, "tokens", separator=-1, pad_value=2)
-    assert items(given_numpy) == [[0, 1, 2], [3, 4, -1], [6, 7, 8]]
-
-
-def test_workers_of_the_sidecar_join_what_functions_see(tmp_path: Path) -> None:
-    base = written(tmp_path, documents([5, 0, 9, 3] * 6)).shuffle(8, seed=1)
-    total = UnischemaField("total", np.int64)
-    pipeline = base.concat(7, "tokens", separator=-1).transform(
-        lambda row: {**row, "total": row["tokens"].sum()}, [total]
-    )
-    found = [
-        (row["tokens"].tolist(), int(row["total"])) for row in pipeline.with_options(executor="sidecar", workers=2)
-    ]
-    assert found == [(item, sum(item)) for item in items(base.concat(7, "tokens", separator=-1))]

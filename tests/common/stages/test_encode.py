@@ -11,12 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from drive_rows import ROWS, drive_once
-from hypothesis import given
-from hypothesis import strategies as st
-from oracle import examples
+from drive_rows import drive_once
 
-from parquetry.common import Pipeline, contains, hash_split, mix
+from parquetry.common import Pipeline, hash_split, mix
 from parquetry.common.base.errors import DecodeError, FieldNotFoundError, PipelineError
 from parquetry.common.engine.run import vocabularies
 from parquetry.common.schema.vocabulary import Vocabulary
@@ -35,46 +32,6 @@ def test_codes_are_places_in_the_vocabulary_and_nulls_stay(drive: Pipeline) -> N
     filled = drive.encode("name", ["n1", "n2"], unknown=-1).nulls("fill", "name", value=9)
     assert next(iter(filled.batch(4)))["name"].tolist() == [9, 0, 1, -1]
     assert drive.encode("name", ["n3"], unknown=5).vocabulary("name") == ["n3"]
-
-
-@pytest.mark.slow
-@examples(25)
-@given(
-    filters=st.lists(
-        st.sampled_from(
-            [
-                (pc.field("id") > 11, lambda row: row["id"] > 11),
-                (pc.field("speed") < 13, lambda row: row["speed"] is not None and row["speed"] < 13),
-                (contains("tags", "t1"), lambda row: "t1" in row["tags"]),
-                (pc.field("drive") == "d1", lambda row: row["drive"] == "d1"),
-            ]
-        ),
-        max_size=2,
-    ),
-    ranks=st.integers(1, 3),
-    early=st.booleans(),
-    field=st.sampled_from(["name", "drive", "tags", "id"]),
-)
-def test_a_learned_vocabulary_is_the_sorted_values_of_the_rows_selected_before_it_on_every_rank(
-    drive: Pipeline, filters: list[Any], ranks: int, early: bool, field: str
-) -> None:
-    first = early and field == "name"  # filters on a field must come before encoding it
-    rows = [row for row in ROWS if first or all(model(row) for _, model in filters)]
-    listed = [value for row in rows for value in (row["tags"] if field == "tags" else [row[field]])]
-    wanted = sorted({value for value in listed if value is not None})
-    for rank in range(ranks):
-        pipeline = drive.encode(field) if first else drive
-        for predicate, _ in filters:
-            pipeline = pipeline.where(predicate)
-        pipeline = pipeline if first else pipeline.encode(field)
-        pipeline = pipeline.shuffle(10, seed=1).shard(ranks, rank, even="none")
-        assert pipeline.vocabulary(field) == wanted
-        for row in pipeline if wanted else ():
-            value, stored = row[field], ROWS[int(row["id"])][field] if field != "id" else None
-            if field == "tags":
-                assert [wanted[code] for code in value] == stored
-            elif field != "id":
-                assert (None if value is None else wanted[int(value)]) == stored
 
 
 @pytest.mark.parametrize(

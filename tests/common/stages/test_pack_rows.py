@@ -93,21 +93,6 @@ def test_every_row_comes_whole_once_in_an_epoch_on_any_number_of_ranks(
             assert [item for step in itertools.zip_longest(*dealt) for item in step if item is not None] == found
 
 
-@pytest.mark.parametrize("batched", [False, True])
-def test_an_iterator_resumes_from_every_point(tmp_path: Path, batched: bool) -> None:
-    base = written(tmp_path, documents([5, 3, 0, 7, 2, 2, 6, 1, 1, 4, 3, 8]))
-    pipeline = base.shuffle(5, seed=1).shard(2, 1, canonical_shards=4).pack_rows(8, "tokens")
-    pipeline = (pipeline.batch(2) if batched else pipeline).repeat(2)
-    found = [row["tokens"].tolist() for row in pipeline]
-    for point in range(len(found) + 1):
-        iterator = iter(pipeline.with_stages(pipeline.stages))  # its epochs start over
-        for _ in range(point):
-            next(iterator)
-        rest = iter(pipeline).load_state_dict(iterator.state_dict())
-        iterator.close()
-        assert [row["tokens"].tolist() for row in rest] == found[point:]
-
-
 def test_epochs_put_rows_of_one_length_into_other_items(tmp_path: Path) -> None:
     pipeline = written(tmp_path, documents([2] * 6 + [6] * 6)).shuffle(12, seed=3).pack_rows(8, "tokens")
     epochs = [sorted(map(tuple, (itertools.chain(*item) for item in items(pipeline)))) for _ in range(3)]
@@ -130,12 +115,6 @@ def test_rows_that_are_too_long_are_named(tmp_path: Path) -> None:
     assert len(base.pack_rows(5, "tokens", overlong="error")) == 3
     with pytest.raises(EmptySelectionError, match=r"0 tokens packed into 0 items of 1, 0\.0% full, 1 longer rows left"):
         next(iter(base.take(1).pack_rows(1, "tokens", overlong="drop")))
-
-
-def test_items_are_found_by_number(tmp_path: Path) -> None:
-    pipeline = written(tmp_path, documents([5, 3, 0, 7, 2, 2, 6, 1])).shuffle(3, seed=2).pack_rows(8, "tokens")
-    found = [row["tokens"].tolist() for row in pipeline.with_stages(pipeline.stages)]
-    assert [row["tokens"].tolist() for row in pipeline[::-1]] == found[::-1]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from drive_rows import ROWS, drive_url_once
 
-from parquetry.common import Pipeline, ScalarCodec, UnischemaField, contains, mix
+from parquetry.common import Pipeline, ScalarCodec, UnischemaField, mix
 from parquetry.common.base.errors import FieldNotFoundError, PipelineError, StateError
 from parquetry.common.plan.plan import Plan
 from parquetry.common.server import serve
@@ -81,33 +81,6 @@ def test_a_filter_prunes_by_the_statistics_of_the_stored_column(drive: Pipeline)
     plain = drive.where(pc.field("id") < 5).plan()
     assert isinstance(plain, Plan)
     assert plain.order.selection == plan.order.selection  # so both find the same cached selection
-
-
-def test_rows_with_nulls_are_dropped_by_the_new_name(drive: Pipeline) -> None:
-    renamed = drive.rename({"name": "label"})
-    kept = [number for number in range(40) if number % 7]
-    assert numbers(renamed.nulls("drop", "label"), "id") == kept
-    assert numbers(renamed.nulls("drop", "la.*"), "id") == kept
-    both = [number for number in kept if number % 5]
-    assert numbers(renamed.rename({"speed": "name"}).nulls("drop", "(name|label)"), "id") == both
-    assert numbers(renamed.nulls("drop"), "id") == both
-
-
-def test_values_in_lists_are_looked_for_by_the_new_name(drive: Pipeline) -> None:
-    expected = [row["id"] for row in ROWS if "t1" in row["tags"]]
-    assert numbers(drive.rename({"tags": "words"}).where(contains("words", "t1")), "id") == expected
-    halves = [drive.rename({"id": "key"}).hash_split("key", [0.5, 0.5], part) for part in (0, 1)]
-    assert numbers(halves[0], "key") == numbers(drive.hash_split("id", [0.5, 0.5], 0), "id")
-    assert sorted(number for half in halves for number in numbers(half, "key")) == list(range(40))
-
-
-def test_windows_are_formed_by_the_new_names(drive: Pipeline) -> None:
-    renamed = drive.rename({"id": "time", "drive": "part"})
-    windows = list(renamed.ngram({0: ["time"], 1: ["time", "name"]}, timestamp="time", max_gap=1, group_by="part"))
-    assert len(windows) == 38
-    assert (int(windows[0][0]["time"]), int(windows[0][1]["time"]), windows[0][1]["name"]) == (0, 1, "n1")
-    again = next(iter(renamed.ngram({0: ["time"], 1: ["time", "name"]}).rename({"time": "t"})))
-    assert (int(again[0]["t"]), int(again[1]["t"])) == (0, 1)
 
 
 def test_every_later_stage_takes_the_new_names(drive: Pipeline) -> None:

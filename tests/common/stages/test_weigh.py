@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from builders import Built, built_once
-from chains import dataset, layouts
 from drive_rows import drive_once
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from ids import ids
-from oracle import examples
 
 from parquetry.common import Pipeline, UnischemaField, mix
-from parquetry.common.apps.testing import assert_resumable
 from parquetry.common.base.errors import (
     DatasetError,
     EmptySelectionError,
@@ -34,48 +26,8 @@ from parquetry.common.base.errors import (
 )
 from parquetry.common.plan.plan import Plan
 
-RANKS = [1, 2, 3, 4, 6, 12]
 drive = drive_once(executor="threads", workers=1)
 built = built_once([[3, 1, 4], [2], [0], [5, 2]])
-
-
-def check_shares(found: list[int], weights: dict[int, float], count: int) -> None:
-    """Checks that every row came as often as its share, rounded down or up."""
-    assert len(found) == count
-    total = sum(map(Fraction, weights.values()))
-    times = Counter(found)
-    assert times.keys() <= weights.keys()
-    for row, weight in weights.items():
-        share = Fraction(weight) * count / total
-        assert times[row] in (math.floor(share), math.ceil(share)), (row, share, times[row])
-
-
-@pytest.mark.slow
-@examples(20)
-@given(layouts, st.data())
-def test_each_row_comes_as_often_as_its_weight_says_in_any_order_and_on_any_ranks(
-    files: list[list[int]], data: st.DataObject
-) -> None:
-    section_items = data.draw(st.sampled_from([1, 4096]), "items of a section")
-    with dataset(files) as made, patch("parquetry.common.plan.weighted_items._SECTION_ITEMS", section_items):
-        least = data.draw(st.integers(0, 6), "rows that a filter leaves out")
-        rows = [number for number in range(len(made.rows)) if number >= least]
-        assume(rows)
-        numbers = data.draw(
-            st.lists(st.sampled_from([0, 1, 2, 3.5, 7]), min_size=len(made.rows), max_size=len(made.rows))
-        )
-        weights = {number: numbers[number] for number in rows}
-        assume(any(weights.values()))
-        count = data.draw(st.sampled_from([None, 1, 5, 30]), "num_items")
-        pipeline = made.pipeline("id").where(pc.field("id") >= least).weigh(numbers, count, seed=3)
-        if data.draw(st.booleans(), "shuffled"):
-            pipeline = pipeline.shuffle(data.draw(st.integers(1, 9)), seed=4)
-        ranks = data.draw(st.sampled_from(RANKS), "ranks")
-        parts = [ids(pipeline.shard(ranks, rank, even="none", canonical_shards=12)) for rank in range(ranks)]
-        whole = [parts[k % ranks][k // ranks] for k in range(sum(map(len, parts)))]
-        check_shares(whole, weights, count or len(rows))
-        assert whole == ids(pipeline.shard(1, 0, even="none", canonical_shards=12))
-        assert len(pipeline) == (count or len(rows))
 
 
 def test_rows_come_in_storage_order_without_a_shuffle_and_again_in_each_epoch(drive: Pipeline) -> None:
@@ -144,75 +96,11 @@ def test_values_may_be_null_or_have_no_weight(drive: Pipeline) -> None:
         ids(drive.weigh({"name": {"n1": 1}}))
 
 
-def test_later_names_are_translated_back_to_stored_names(drive: Pipeline) -> None:
-    renamed = drive.rename({"price": "v", "drive": "car"})
-    expected = ids(drive.weigh("price", 30, seed=1))
-    assert ids(renamed.weigh("v", 30, seed=1)) == ids(renamed.weigh(pc.field("v"), 30, seed=1)) == expected
-    assert ids(renamed.balance("car", seed=1)) == ids(drive.balance("drive", seed=1))
-    with pytest.raises(PipelineError, match=r"weigh\(\) must come before cast"):
-        drive.cast("int32", "id").weigh("id")
-
-
-@examples(12)
-@given(layouts, st.data())
-def test_balance_gives_each_value_its_equal_part(files: list[list[int]], data: st.DataObject) -> None:
-    with dataset(files) as made:
-        assume(made.rows)
-        least = data.draw(st.integers(0, len(made.rows) - 1), "rows that a filter leaves out")
-        labels = {row.values["id"]: row.values["drive"] for row in made.rows if row.values["id"] >= least}
-        counts = Counter(labels.values())
-        count = data.draw(st.sampled_from([None, 12, 30]), "num_items")
-        found = ids(
-            made.pipeline("id").where(pc.field("id") >= least).balance("drive", count, seed=2).shuffle(4, seed=1)
-        )
-        total = Fraction(len(counts))
-        shares = {row: Fraction(1, counts[label]) / total for row, label in labels.items()}
-        times = Counter(found)
-        assert len(found) == (count or len(labels))
-        for row, share in shares.items():
-            assert times[row] in (math.floor(share * len(found)), math.ceil(share * len(found)))
-        of_class = Counter(labels[row] for row in found)
-        assert {of_class[label] for label in counts} <= {len(found) // len(counts), -(-len(found) // len(counts))}
-
-
 def test_balance_of_classes_of_equal_size_gives_each_row_once(drive: Pipeline) -> None:
     assert ids(drive.balance("drive")) == list(range(40))
 
 
 # --- states, ranks, seeds ---
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
-def test_it_resumes_exactly_at_every_step(built: Built, executor: str) -> None:
-    def pipeline() -> Pipeline:
-        start = built.pipeline("id", executor=executor, workers=1)
-        return start.weigh(pc.field("id"), 23, seed=1).shuffle(4, seed=2).repeat(2).batch(3)
-
-    assert_resumable(lambda: iter(pipeline()))
-    if executor == "threads":
-        weighted = built.pipeline("id").weigh(pc.field("id"), 13, seed=1)
-        assert_resumable(lambda: iter(weighted))  # each iter() is another epoch
-
-
-@pytest.mark.parametrize(("before", "after"), [*zip(RANKS, (*RANKS[1:], 1), strict=True), (12, 3), (1, 12)])
-def test_other_ranks_take_exactly_the_rows_that_remain(
-    built: Built, before: int, after: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("parquetry.common.plan.weighted_items._SECTION_ITEMS", 3)
-
-    def pipeline(ranks: int, rank: int) -> Pipeline:
-        order = built.pipeline("id", executor="threads").weigh(pc.field("id"), 36, seed=1).shuffle(4, seed=2)
-        return order.shard(ranks, rank, canonical_shards=12).batch(12 // ranks)
-
-    whole = [Counter(ids([batch])) for batch in pipeline(1, 0)]
-    first = [iter(pipeline(before, rank)) for rank in range(before)]
-    taken = sum((Counter(ids([next(one)])) for one in first), Counter())
-    assert taken == whole[0]
-    state = first[0].state_dict()
-    rest = [iter(pipeline(after, rank)).load_state_dict(state) for rank in range(after)]
-    for expected in whole[1:]:
-        assert sum((Counter(ids([next(one)])) for one in rest), Counter()) == expected
 
 
 def test_a_drawn_seed_is_kept_follows_the_shuffle_and_comes_back_with_a_state(drive: Pipeline) -> None:
@@ -365,6 +253,7 @@ def test_numbers_of_every_type_are_weights(tmp_path: Path, kind: pa.DataType) ->
         (lambda p: p.batch(2).weigh("price"), r"weigh\(\) must come before batch\(\)"),
         (lambda p: p.shuffle(3).take(2).weigh("price"), r"weigh\(\) must come before take\(\)"),
         (lambda p: p.weigh("price").take(9).shuffle(3), r"shuffle\(\) must come before weigh\(\)"),
+        (lambda p: p.cast("int32", "id").weigh("id"), r"weigh\(\) must come before cast"),
         (lambda p: p.balance(3), "weigh: expected field to be a str"),
     ],
 )

@@ -90,20 +90,6 @@ def test_they_are_the_batches_that_their_numbers_name(url: str, jobs: list[int],
         assert_same(pipeline[number], found[number])
 
 
-@pytest.mark.parametrize("name", ["padded", "buckets of ranks"])
-def test_a_state_between_them_resumes_after_it(url: str, jobs: list[int], name: str) -> None:
-    expected = list(pipelines(url)[name])
-    for steps in (1, 2, 3, 11, 12, 29):
-        iterator = iter(pipelines(url)[name])
-        for _ in range(steps):
-            next(iterator)
-        resumed = iter(pipelines(url)[name])
-        resumed.load_state_dict(iterator.state_dict())
-        for element, same in itertools.zip_longest(resumed, expected[steps:]):
-            assert_same(element, same)
-    assert max(jobs) > 1
-
-
 @pytest.fixture
 def messages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of batches in each message of a sidecar."""
