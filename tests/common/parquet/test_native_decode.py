@@ -15,7 +15,6 @@ from memory_store import Store
 from oracle import examples
 
 from parquetry.common import Pipeline
-from parquetry.common.base.errors import DatasetError
 from parquetry.common.base.native.library import is_compiled
 from parquetry.common.dataset.dataset import StoredDataset
 from parquetry.common.parquet.native_decode import CoreColumns, core_compressions, read_by_core
@@ -78,17 +77,6 @@ def stored(path: Path, name: str) -> np.ndarray:
     return values
 
 
-def test_plain_columns_are_read_apart(tmp_path: Path, read_apart: list[set[str]]) -> None:
-    path = tmp_path / "x.parquet"
-    pq.write_table(table(), path)
-    found = columns(path)
-    assert read_apart == [READ]
-    for name in NUMBERS:
-        assert np.asarray(found[name]).tobytes() == stored(path, name).tobytes(), name
-    assert found["holes"].tolist() == table().column("holes").to_pylist()
-    assert found["text"].tolist() == table().column("text").to_pylist()
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -112,10 +100,8 @@ def test_which_columns_are_read_apart(
     assert read_apart[0] == expected if expected else not read_apart
     for name in NUMBERS:
         assert np.asarray(found[name]).tobytes() == stored(path, name).tobytes(), name
-
-
-def name_of(path: Path, name: str) -> int:
-    return [column.path for column in pq.read_metadata(path).schema].index(name)
+    for name in ("holes", "text"):
+        assert found[name].tolist() == table().column(name).to_pylist()
 
 
 @examples(30)
@@ -143,34 +129,6 @@ def test_rows_are_those_that_arrow_reads(
     assert sorted(map(dict, pipeline), key=lambda row: int(row["text"])) == expected
 
 
-def damaged(path: Path, name: str) -> None:
-    """Flips a bit in the middle of a column."""
-    chunk = pq.read_metadata(path).row_group(0).column(name_of(path, name))
-    content = bytearray(path.read_bytes())
-    content[chunk.data_page_offset + chunk.total_compressed_size // 2] ^= 1
-    path.write_bytes(content)
-
-
-def test_damage_is_reported_as_by_arrow(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    pq.write_table(table(), path, write_page_checksum=True, use_dictionary=False)
-    damaged(path, "real")
-    with pytest.raises(DatasetError, match=r"x\.parquet, row group 0: .*'real'.*CRC"):
-        columns(path)
-    assert len(columns(path, verify="never")["real"]) == ROWS
-
-
-def test_a_file_that_ends_early_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    pq.write_table(table(), path)
-    pipeline = Pipeline(path, ["real", "double"])
-    pipeline.plan()
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 4] + bytes(len(content) - len(content) // 4))
-    with pytest.raises(DatasetError, match=r"x\.parquet"):
-        list(pipeline.batch(ROWS))
-
-
 def test_many_rows_of_one_value_are_left_to_arrow(tmp_path: Path, read_apart: list[set[str]]) -> None:
     """A footer could claim any number of rows for a few bytes."""
     path = tmp_path / "x.parquet"
@@ -187,14 +145,6 @@ def test_columns_of_one_name_are_left_to_arrow(tmp_path: Path) -> None:
         described = StoredDataset([str(path)]).group_footer(0)
         found = read_by_core(source, described, ["x"], path=str(path), key=str(path), checked=True)
     assert found == {}
-
-
-def test_arrays_keep_their_memory(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    pq.write_table(pa.table({"x": np.arange(50_000), "y": np.arange(50_000.0)}), path, row_group_size=10_000)
-    batches = list(Pipeline(path).batch(10_000))
-    for number, batch in enumerate(batches):
-        assert batch["x"].tolist() == list(range(10_000 * number, 10_000 * (number + 1)))
 
 
 @pytest.mark.parametrize("version", ["0.4.0", "0.7.0", "0.7.6"])

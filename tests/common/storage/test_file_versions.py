@@ -322,17 +322,6 @@ def test_files_that_were_named_are_checked_one_by_one(tmp_path: Path) -> None:
         assert server.count("part") == {"GET": 2, "HEAD": 2}
 
 
-def test_a_listing_after_the_epoch_finds_a_changed_file(tmp_path: Path) -> None:
-    build(tmp_path / "lake" / "rows", [[10]] * 3, names=("id",))
-    with serving(tmp_path) as server:
-        pipeline = Pipeline(server.url("lake/rows"), ["id"], executor="threads")
-        assert len(pipeline) == 30
-        (path, *_) = (tmp_path / "lake" / "rows").glob("part*.parquet")
-        server.fault = lambda method, asked: os.utime(path, (1, 1)) if "part" in asked else None
-        with pytest.raises(DatasetError, match=CHANGED):
-            list(pipeline)
-
-
 def test_files_are_kept_open_in_a_bounded_number_and_close_with_their_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

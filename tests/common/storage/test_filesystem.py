@@ -23,24 +23,14 @@ from parquetry.common.storage.stores import fsspec_of
 pytestmark = pytest.mark.versions
 
 
-def test_an_absolute_path_stays_unchanged(tmp_path: Path) -> None:
+def test_a_local_path_becomes_absolute_and_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     filesystem, path = resolve(str(tmp_path / "a%20b"))
     assert isinstance(filesystem, pafs.LocalFileSystem)
     assert path == str(tmp_path / "a%20b")
-
-
-def test_a_path_object_is_a_local_path(tmp_path: Path) -> None:
-    assert resolve(tmp_path / "train")[1] == str(tmp_path / "train")
-
-
-def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert resolve("data/../train/")[1] == os.path.join(os.getcwd(), "train")
-
-
-def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert resolve("~/train")[1] == str(tmp_path / "train")
+    for given in (tmp_path / "train", "data/../train/", "~/train"):
+        assert resolve(given)[1] == os.path.join(os.getcwd(), "train")
 
 
 @pytest.mark.parametrize(

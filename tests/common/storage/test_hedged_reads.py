@@ -134,19 +134,13 @@ def test_a_request_that_nobody_waits_for_is_cancelled(impatient: None, stuck: th
 
 
 @pytest.mark.usefixtures("impatient")
-def test_silence_is_a_time_out(stuck: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hedged_reads, "SILENT_S", 0.05)
-    with pytest.raises(TimeoutError, match="expected a response within 0 s, got none"):
-        hedged_read(lambda: stuck.wait(PATIENCE_S), "a file")
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_question_about_a_file_has_less_time_than_a_read(
-    stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("limit", "is_question"), [("SILENT_S", False), ("QUESTION_S", True)])
+def test_silence_is_a_time_out_and_sooner_for_a_question_than_for_a_read(
+    stuck: threading.Event, monkeypatch: pytest.MonkeyPatch, limit: str, is_question: bool
 ) -> None:
-    monkeypatch.setattr(hedged_reads, "QUESTION_S", 0.05)
+    monkeypatch.setattr(hedged_reads, limit, 0.05)
     with pytest.raises(TimeoutError, match="expected a response within 0 s, got none"):
-        hedged_read(lambda: stuck.wait(PATIENCE_S), "a file", is_question=True)
+        hedged_read(lambda: stuck.wait(PATIENCE_S), "a file", is_question=is_question)
 
 
 def test_a_slow_listing_is_told_of_while_it_goes_on(

@@ -40,7 +40,6 @@ from parquetry.common.base.process import locks
 from parquetry.common.schema import (
     CompressedImageCodec,
     CompressedNdarrayCodec,
-    ListCodec,
     NdarrayCodec,
     TensorCodec,
     Unischema,
@@ -87,48 +86,6 @@ def everything(root: Path) -> list[str]:
 
 
 # ---- content
-
-
-def test_every_codec_comes_back_through_plain_pyarrow(tmp_path: Path) -> None:
-    schema = Unischema(
-        "all",
-        [
-            F("id", np.int32),
-            F("name", str),
-            F("stamp", "datetime64[us]"),
-            F("tags", str, (None,), ListCodec()),
-            F("pose", np.float64, (2, 2)),
-            F("points", np.float32, (None, 4), NdarrayCodec()),
-            F("mask", np.uint8, (None, None), CompressedNdarrayCodec(), nullable=True),
-            F("frame", np.uint8, (None, None, 3), CompressedImageCodec("png")),
-        ],
-    )
-    rows = [
-        {
-            "id": number,
-            "name": f"drive\0{number}",
-            "stamp": datetime.datetime(2024, 1, 1, 0, 0, number),
-            "tags": ["a"] * number,
-            "pose": np.full((2, 2), number, np.float64),
-            "points": np.full((number, 4), number, np.float32),
-            "mask": None if number == 1 else np.full((number, 2), number, np.uint8),
-            "frame": np.full((3, 4 + number, 3), number, np.uint8),
-        }
-        for number in range(3)
-    ]
-    write_dataset(tmp_path / "d", schema, rows)
-    table = pq.read_table(tmp_path / "d" / "part-00000.parquet")
-    for name in ("id", "name", "stamp", "tags"):
-        assert table[name].to_pylist() == [row[name] for row in rows]
-    for name in ("pose", "points", "mask", "frame"):
-        field = schema[name]
-        for row, stored in zip(rows, table[name].to_pylist(), strict=True):
-            if row[name] is None:
-                assert stored is None
-                continue
-            out = np.zeros(field.storage.shape_of(field, memoryview(stored)), field.dtype)
-            field.storage.decode_into(field, memoryview(stored), out)
-            assert np.array_equal(out, row[name])
 
 
 def test_every_file_describes_itself(tmp_path: Path) -> None:
@@ -242,17 +199,6 @@ def test_the_caller_may_reuse_its_buffers_between_rows(tmp_path: Path) -> None:
     assert values(tmp_path, "x") == [[0, 0], [1, 1], [2, 2]]
     assert values(tmp_path, "y") == [b"\0", b"\1", b"\2"]
     assert values(tmp_path, "z") == [[0], [1], [2]]
-
-
-def test_the_caller_may_reuse_its_buffers_between_columns(tmp_path: Path) -> None:
-    schema = Unischema("s", [F("x", np.int64), F("pose", np.float32, (2, 2))])
-    x, pose = np.zeros(3, np.int64), np.zeros((3, 2, 2), np.float32)
-    with DatasetWriter(tmp_path, schema) as out:
-        for number in range(2):
-            x[:] = pose[...] = number
-            out.write_columns({"x": x, "pose": pose})
-    assert values(tmp_path, "x") == [0, 0, 0, 1, 1, 1]
-    assert values(tmp_path, "pose") == [np.full(4, n, np.float32).tobytes() for n in (0, 0, 0, 1, 1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -438,12 +384,6 @@ def test_no_rows_of_a_partitioned_dataset_keep_the_schema_readable(tmp_path: Pat
     assert pq.ParquetFile(tmp_path / path).schema_arrow.names == ["i", "day"]
 
 
-def test_known_rows_in_partitions_keep_their_order_over_several_files(tmp_path: Path) -> None:
-    write_dataset(tmp_path, DRIVES, drive_rows(60), partition_by="n", files=3, row_group_rows=4)
-    assert data_files(tmp_path) == [f"n={n}/part-0000{k}.parquet" for n in (-1, 0) for k in range(3)]
-    assert values(tmp_path) == [*range(0, 60, 2), *range(1, 60, 2)]
-
-
 def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "MAX_OPEN_FILES", 2)
     schema = Unischema("s", [F("i", np.int64), F("key", np.int64)])
@@ -570,15 +510,6 @@ def test_stored_columns_of_a_wider_or_encoded_type_are_converted(tmp_path: Path)
     assert values(tmp_path, "text") == ["a", None, "c", None]
 
 
-def test_a_closed_writer_stays_closed(tmp_path: Path) -> None:
-    with DatasetWriter(tmp_path, NUMBERS) as out:
-        out.write({"i": 1})
-    for rows in ([], pytest.importorskip("pandas").DataFrame({"i": [1]})):
-        with pytest.raises(DatasetError, match="expected an open writer"):
-            out.write_rows(rows)
-    out.close()
-
-
 @pytest.mark.parametrize("rows", [None, 3])
 def test_rows_that_cannot_be_iterated_are_refused_and_nothing_is_written(tmp_path: Path, rows: Any) -> None:
     with pytest.raises(PipelineError, match=f"expected rows as dicts or a mapping of columns, got {rows}"):
@@ -703,18 +634,6 @@ def test_objects_that_are_not_schemas_are_refused(tmp_path: Path) -> None:
 # ---- all or nothing
 
 
-def test_nothing_can_be_seen_before_the_writer_closes(tmp_path: Path) -> None:
-    root = tmp_path / "d"
-    with DatasetWriter(root, NUMBERS, row_group_rows=2, files=2) as out:
-        out.expect_rows(10)
-        out.write_rows(rows_of(9))
-        out.write_columns({"i": [9]})
-        assert data_files(root) == []
-        assert [name for name in os.listdir(root) if not name.startswith(".")] == []
-    assert everything(root) == ["_common_metadata", "part-00000.parquet", "part-00001.parquet"]
-    assert os.listdir(tmp_path) == ["d"]
-
-
 @pytest.mark.parametrize("existing", [True, False], ids=["into an empty directory", "into a new directory"])
 def test_a_reader_sees_no_file_or_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bool) -> None:
     root = tmp_path / "d"
@@ -784,19 +703,6 @@ def test_an_exception_leaves_an_empty_directory_that_was_there(tmp_path: Path) -
     assert everything(tmp_path) == []
 
 
-def test_a_bad_value_leaves_no_trace_and_names_its_row(tmp_path: Path) -> None:
-    rows = [*rows_of(2000), {"i": "no number"}, *rows_of(2000)]
-    with pytest.raises(EncodeError, match=r"row 2000, field 'i': expected int64, got str 'no number'"):
-        write_dataset(tmp_path / "d", NUMBERS, rows, row_group_rows=7)
-    assert everything(tmp_path) == []
-
-
-def test_a_row_that_is_not_a_mapping_leaves_no_trace(tmp_path: Path) -> None:
-    with pytest.raises(EncodeError, match=r"row 1: expected a mapping of field names to values, got tuple"):
-        write_dataset(tmp_path / "d", NUMBERS, [{"i": 1}, (2, "b")])  # type: ignore[list-item]
-    assert everything(tmp_path) == []
-
-
 def test_a_swallowed_error_cannot_pass_for_a_finished_dataset(tmp_path: Path) -> None:
     out = DatasetWriter(tmp_path / "d", NUMBERS)
     out.write_rows(rows_of(3))
@@ -854,13 +760,6 @@ def test_a_directory_that_holds_something_is_refused_and_left_alone(tmp_path: Pa
         write_dataset(tmp_path, NUMBERS, rows_of(3))
     assert everything(tmp_path) == [name]
     assert (tmp_path / name).read_bytes() == b"precious"
-
-
-def test_a_dataset_is_never_written_over(tmp_path: Path) -> None:
-    write_dataset(tmp_path, NUMBERS, rows_of(3))
-    with pytest.raises(DatasetError, match=r"expected an empty directory, got 2 entries"):
-        write_dataset(tmp_path, NUMBERS, rows_of(5))
-    assert values(tmp_path) == [0, 1, 2]
 
 
 def test_a_file_is_not_a_target(tmp_path: Path) -> None:

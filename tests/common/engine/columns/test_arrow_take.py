@@ -41,21 +41,6 @@ def lists(draw: st.DrawFn) -> tuple[pa.Array, np.ndarray]:
 
 @pytest.mark.slow
 @examples(200)
-@given(lists())
-def test_lists_of_numbers_are_those_that_arrow_takes(case: tuple[pa.Array, np.ndarray]) -> None:
-    array, rows = case
-    numbers = runs_of(array)
-    assert numbers is not None
-    ends, values, valid = numbers.take(rows)
-    expected = array.take(pa.array(rows))
-    assert values.dtype == array.type.value_type.to_pandas_dtype()
-    assert np.diff(ends).tolist() == [len(row or []) for row in expected.to_pylist()]
-    assert values.tolist() == expected.flatten().to_pylist()
-    assert np.array_equal(np.ones(len(rows), bool) if valid is None else valid, expected.is_valid().to_numpy(False))
-
-
-@pytest.mark.slow
-@examples(200)
 @given(lists(), st.booleans())
 def test_a_column_of_lists_is_gathered_alike_with_and_without_the_fast_path(
     case: tuple[pa.Array, np.ndarray], two_parts: bool

@@ -53,6 +53,7 @@ CASES: dict[str, tuple[pa.Array, list[Any], Any, tuple[int | None, ...]]] = {
     "binary_view": (pa.array([b"\0", None, b"", b"x"], pa.binary_view()), [b"\0", None, b"", b"x"], bytes, ()),
     "fixed_binary": (pa.array([b"\0\0", None, b"ab", b"x\0"], pa.binary(2)), [b"\0\0", None, b"ab", b"x\0"], bytes, ()),
     "date32": (pa.array(DATES, pa.date32()), [18263, None, -3653, 0], "datetime64[D]", ()),
+    "date64": (pa.array(DATES, pa.date64()), [18263, None, -3653, 0], "datetime64[D]", ()),
     "time32s": (pa.array([1, None, 2, 3], pa.time32("s")), [1000, None, 2000, 3000], "timedelta64[ms]", ()),
     "time32ms": (pa.array([1, None, 2, 3], pa.time32("ms")), [1, None, 2, 3], "timedelta64[ms]", ()),
     "time64us": (pa.array([1, None, 2, 3], pa.time64("us")), [1, None, 2, 3], "timedelta64[us]", ()),
@@ -177,24 +178,6 @@ def test_every_type_keeps_its_values_in_the_sidecar(every_type: Pipeline) -> Non
         {name: plain(v) for name, v in row.items()} for row in every_type.with_options(executor="sidecar", workers=1)
     ]
     check_types(rows, [0, 1, 2, 3])
-
-
-@every_case("name", ["date64", "null", "list of struct", "deeper null"])
-def test_fields_that_cannot_be_tensors_fail_at_once_unless_deselected(tmp_path: Path, name: str) -> None:
-    column = {
-        "date64": pa.array(DATES, pa.date64()),
-        "null": pa.nulls(4),
-        "list of struct": pa.array([[{"a": 1}], None, [], [{"a": 2}]]),
-        "deeper null": pa.array([[None], None, [], [None]], pa.list_(pa.null())),
-    }[name]
-    pipeline = reader(tmp_path, column)
-    assert [row["id"] for row in pipeline.select("id")] == [0, 1, 2, 3]
-    if name == "date64":  # Parquet has one type for dates
-        assert [row["x"] for row in THREADS.elements(pipeline)] == [18263, None, -3653, 0]
-        return
-    for wanted in (pipeline, pipeline.select("x"), pipeline.select("id", "x.*")):
-        with pytest.raises(SchemaError, match=r"field 'x.*': Arrow type .* cannot become a tensor. Deselect it with"):
-            wanted.element  # noqa: B018
 
 
 def test_all_columns_without_a_tensor_are_named_at_once_and_the_others_are_one_call_away(tmp_path: Path) -> None:
@@ -411,44 +394,3 @@ def test_a_nullable_column_that_a_later_file_lacks_is_null_there(tmp_path: Path)
     assert THREADS.elements(pipeline.select("x")) == [{"x": row["x"]} for row in rows]
     assert [row["id"] for row in THREADS.elements(pipeline.where(pc.field("x") > 2))] == [1, 1]
     assert [row["id"] for row in THREADS.elements(pipeline.where(pc.field("x").is_null()))] == [2]
-
-
-def test_time_stamps_and_groups_of_other_widths_still_form_windows(tmp_path: Path) -> None:
-    for number, (stamp, group) in enumerate(
-        [
-            (pa.int16(), pa.string()),
-            (pa.int64(), pa.large_string()),
-            (pa.int32(), pa.dictionary(pa.int8(), pa.string())),
-        ]
-    ):
-        table = pa.table(
-            {
-                "id": [2 * number, 2 * number + 1],
-                "t": pa.array([10 * number, 10 * number + 5], stamp),
-                "g": pa.array(["g", "g"], group),
-            }
-        )
-        write_table(tmp_path, table, f"{number}.parquet")
-    pipeline = Pipeline(str(tmp_path), executor="threads")
-    assert len(pipeline.ngram({0: ["id"], 1: ["t"]}, timestamp="t", max_gap=5, group_by="g")) == 5
-    assert [row["t"] for row in THREADS.elements(pipeline)] == [0, 5, 10, 15, 20, 25]
-
-
-def test_files_and_row_groups_without_rows_are_nothing_special(tmp_path: Path) -> None:
-    table = everyday()
-    write_table(tmp_path, table.slice(0, 0), "a.parquet")
-    write_table(tmp_path, table, "b.parquet", row_group_size=20)
-    write_table(tmp_path, table.slice(0, 0), "c.parquet")
-    pipeline = Pipeline(str(tmp_path), executor="threads")
-    assert THREADS.elements(pipeline) == expected_everyday()
-    assert len(pipeline.where(pc.field("place", "lat") > 20)) == 9
-
-
-def test_row_groups_without_rows_between_others_are_nothing_special(tmp_path: Path) -> None:
-    schema = everyday().schema
-    with pq.ParquetWriter(tmp_path / "a.parquet", schema) as writer:
-        for part in (everyday().slice(0, 0), everyday().slice(0, 25), everyday().slice(0, 0), everyday().slice(25)):
-            writer.write_table(part)
-    pipeline = Pipeline(str(tmp_path), executor="threads")
-    assert THREADS.elements(pipeline.batch(7)) == [expected_everyday()[at : at + 7] for at in range(0, 50, 7)]
-    assert len(pipeline.where(pc.field("place", "lat") >= 0)) == 50

@@ -70,13 +70,6 @@ def test_decimals_become_the_nearest_float(digits: list[int | None], scale: int,
     assert found == [None if value is None else float(value) for value in values]
 
 
-def test_every_price_becomes_the_float_that_python_reads() -> None:
-    (field,) = Unischema("rows", [UnischemaField("value", np.float64)]).fields.values()
-    prices = [f"{cents // 100}.{cents % 100:02}" for cents in range(1, 2000)]
-    array = pa.array(map(decimal.Decimal, prices), pa.decimal128(9, 2))
-    assert to_canonical(field, array).to_pylist() == [float(price) for price in prices]
-
-
 def test_a_tensor_with_permuted_axes_is_refused() -> None:
     (field,) = Unischema("rows", [UnischemaField("value", np.int32, (3, 2))]).fields.values()
     turned = np.arange(12, dtype=np.int32).reshape(2, 2, 3).transpose(0, 2, 1)

@@ -7,8 +7,6 @@ import hashlib
 import logging
 import os
 import struct
-import subprocess
-import sys
 import threading
 import zlib
 from collections.abc import Callable
@@ -261,27 +259,6 @@ def test_the_checksum_is_compared_once_per_process_and_entry(tmp_path: Path, mon
     assert checked == [True, False, False]
 
 
-def test_the_least_recently_used_entry_makes_room(tmp_path: Path) -> None:
-    size = cache_entry.entry_bytes("a", table_of(100))
-    cache = DiskCache(str(tmp_path), 3 * size)
-    for key in "abc":
-        cache.put(key, table_of(100))
-    assert cache.get("a") is not None
-    cache.put("d", table_of(100))
-    assert [key for key in "abcd" if cache.get(key) is None] == ["b"]
-
-
-def test_entries_of_an_earlier_run_make_room_too(tmp_path: Path) -> None:
-    size = cache_entry.entry_bytes("a", table_of(100))
-    first = DiskCache(str(tmp_path), 3 * size)
-    for key in "abc":
-        first.put(key, table_of(100))
-    os.utime(entry_of(tmp_path, "b"), (1000, 1000))
-    second = DiskCache(str(tmp_path), 3 * size)
-    second.put("d", table_of(100))
-    assert [key for key in "abcd" if second.get(key) is None] == ["b"]
-
-
 def test_use_by_another_process_keeps_an_entry(tmp_path: Path) -> None:
     size = cache_entry.entry_bytes("a", table_of(100))
     cache = DiskCache(str(tmp_path), 3 * size)
@@ -304,15 +281,6 @@ def test_use_is_noted_now_and_then_so_that_entries_stay_verified(tmp_path: Path)
         assert cache.get(KEY) is not None
         changes.append(entry_of(tmp_path, KEY).stat().st_ctime_ns > before)
     assert changes == [False, False, True]
-
-
-def test_the_entries_never_exceed_the_limit(tmp_path: Path) -> None:
-    limit = 100_000
-    cache = DiskCache(str(tmp_path), limit)
-    for number in range(60):
-        cache.put(str(number), table_of(100 + 50 * (number % 7), number))
-        assert total_bytes(tmp_path) <= limit
-    assert total_bytes(tmp_path) > limit // 2
 
 
 def test_an_entry_that_is_kept_again_counts_once(tmp_path: Path) -> None:
@@ -352,18 +320,6 @@ def test_a_pipe_with_the_name_of_an_entry_is_a_miss_and_makes_way(tmp_path: Path
     assert cache.get("a") is None
     cache.put("a", table_of(5))
     assert cache.get("a") == table_of(5)
-
-
-def test_eviction_tolerates_entries_that_others_removed(tmp_path: Path) -> None:
-    size = cache_entry.entry_bytes("a", table_of(100))
-    cache = DiskCache(str(tmp_path), 2 * size)
-    for key in "ab":
-        cache.put(key, table_of(100))
-    for path in entries(tmp_path):
-        path.unlink()
-    for key in "cd":
-        cache.put(key, table_of(100))
-    assert {key for key in "cd" if cache.get(key) is not None} == {"c", "d"}
 
 
 def test_only_stale_temporary_files_are_removed_and_foreign_files_stay(tmp_path: Path) -> None:
@@ -437,34 +393,6 @@ def test_threads_share_one_cache(tmp_path: Path) -> None:
         thread.join()
     assert wrong == []
     assert 0 < total_bytes(tmp_path) <= 20_000
-
-
-_PROCESS = """
-import sys
-import numpy as np
-import pyarrow as pa
-from parquetry.common.engine.read.disk_cache import DiskCache
-
-cache = DiskCache(sys.argv[1], int(sys.argv[2]))
-for number in np.random.default_rng(int(sys.argv[3])).integers(0, 12, 150).tolist():
-    table = pa.table({"number": np.random.default_rng(number).integers(0, 1 << 60, 300)})
-    found = cache.get(str(number))
-    if found is None:
-        cache.put(str(number), table)
-    else:
-        assert found.equals(table), number
-"""
-
-
-@pytest.mark.slow
-def test_processes_share_one_directory(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-c", _PROCESS, str(tmp_path), "20000"]
-    running = [subprocess.Popen([*command, str(seed)], stderr=subprocess.PIPE, text=True) for seed in range(3)]
-    errors = [process.communicate()[1] for process in running]
-    assert errors == ["", "", ""]
-    assert [process.returncode for process in running] == [0, 0, 0]
-    assert all(path.stat().st_size > 0 for path in entries(tmp_path))
-    assert {Path(name).suffix for name in names(tmp_path)} == {".table"}
 
 
 @pytest.mark.parametrize("offsets", [(0, 1 << 30, 2), (0, -5, 2), (2, 1, 0)])

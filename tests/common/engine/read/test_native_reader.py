@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.base.errors import DatasetError, DecodeError
+from parquetry.common.base.errors import DatasetError
 from parquetry.common.base.native.library import is_compiled
 from parquetry.common.dataset.arrow_read import TooLargeError
 from parquetry.common.dataset.dataset import StoredDataset
@@ -102,16 +102,6 @@ def test_types_that_differ_from_the_dataset_are_left_to_arrow(tmp_path: Path) ->
     reader = NativeColumnReader(dataset, list(dataset.schema))
     assert [reader.read(ReadRequest(row_group=group)).values.keys() for group in (0, 1)] == [{"y"}, {"x", "y"}]
     assert next(iter(Pipeline(tmp_path).batch(6)))["x"].tolist() == [0, 1, 2, 0, 1, 2]
-
-
-def test_text_that_is_not_utf8_is_an_error_only_in_wanted_rows(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    raw = pa.array([b"fine", b"\xff", b"fine"])
-    text = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
-    pq.write_table(pa.table({"x": text}), path)
-    assert fetched(path, np.array([0, 2]))["x"].to_pylist() == ["fine", "fine"]
-    with pytest.raises(DecodeError, match=r"row group 0: field 'x', row 1: expected text in UTF-8"):
-        fetched(path, None)
 
 
 @pytest.mark.parametrize("change", ["replaced", "rewritten", "gone", "cut"])

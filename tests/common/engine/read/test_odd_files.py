@@ -7,7 +7,6 @@ make the files with pyarrow, and change bytes where pyarrow cannot write such a 
 from __future__ import annotations
 
 import base64
-import datetime
 import gzip
 import struct
 import zlib
@@ -26,7 +25,7 @@ from faces import THREADS
 from ids import ids
 
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.base.errors import DatasetError, DecodeError, EmptySelectionError, FieldNotFoundError, SchemaError
+from parquetry.common.base.errors import DatasetError, DecodeError, EmptySelectionError, SchemaError
 
 pytestmark = pytest.mark.versions
 
@@ -321,15 +320,24 @@ def test_fields_that_no_tensor_can_hold_are_refused_before_anything_is_read(tmp_
     assert ids(reader(path, "id").where(pc.field("id") > 0)) == [1, 2]
 
 
+def test_a_pattern_that_only_such_a_field_matches_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": [0], "x": pa.nulls(1)}), path)
+    with pytest.raises(SchemaError, match="field 'x': Arrow type null cannot become a tensor"):
+        _ = reader(path, "id", "x.*").element
+
+
 @pytest.mark.parametrize(
     "column",
     [
         pa.array([[1], [None, 2], []]),
+        pa.array([[1, 2], [2, None], [3, 1]], pa.list_(pa.int64(), 2)),
         pa.array([["a"], ["b", None], []]),
         pa.array([[[1]], [[None]], []], pa.list_(pa.list_(pa.int8()))),
+        pa.array([[[1]], [None], []], pa.list_(pa.list_(pa.int8()))),
         pa.array([[("k", 1)], [("l", None)], []], pa.map_(pa.string(), pa.int8())),
     ],
-    ids=["numbers", "text", "lists", "map values"],
+    ids=["numbers", "fixed", "text", "lists", "null lists", "map values"],
 )
 def test_a_null_inside_a_list_is_reported_with_its_row(tmp_path: Path, column: pa.Array) -> None:
     path = tmp_path / "a.parquet"
@@ -551,22 +559,3 @@ def test_encrypted_files_say_that_they_are(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with pytest.raises(DatasetError, match=rf"{name}\.parquet: .*It is encrypted, and parquetry has no keys. Decr"):
             list(reader(tmp_path / f"{name}.parquet", "id"))
-
-
-def test_old_time_stamps_of_other_engines_are_read_in_their_unit(tmp_path: Path) -> None:
-    stamps = [datetime.datetime(1970, 1, 1), None, datetime.datetime(2024, 2, 29, 1, 2, 3, 456789)]
-    path = tmp_path / "a.parquet"
-    table = pa.table({"id": range(3), "at": pa.array(stamps, pa.timestamp("us"))})
-    pq.write_table(table, path, use_deprecated_int96_timestamps=True, store_schema=False)
-    assert reader(path).schema["at"].dtype == np.dtype("datetime64[us]")
-    assert [row["at"] for row in THREADS.elements(reader(path))] == [
-        None if stamp is None else int(np.datetime64(stamp, "us").astype(np.int64)) for stamp in stamps
-    ]
-    wanted = pc.field("at") > datetime.datetime(2000, 1, 1)
-    assert ids(reader(path).where(wanted)) == [2]
-
-
-def test_a_filter_on_a_field_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
-    write_table(tmp_path, pa.table({"id": [1], "x": [2]}))
-    with pytest.raises(FieldNotFoundError, match=r"field 'y'.*Fields are: id, x"):
-        len(reader(tmp_path).where(pc.field("y") > 1))

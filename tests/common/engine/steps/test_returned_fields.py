@@ -88,6 +88,10 @@ CHANGED = r"row 0: expected values only for the fields in adds=, got other ones 
     [
         (lambda row: dict(row), {"output": [NEG]}, r"expected the fields \['neg'\], got .*Return \{'neg': ...\}, or "
          r"\{\*\*row, 'neg': ...\}"),
+        (lambda row: None, {"output": [NEG]}, r"expected a dict of fields, got NoneType"),
+        (lambda row: {}, {"output": [NEG]}, r"expected the fields \['neg'\], got \[\]"),
+        (lambda batch: {"id": batch["id"]}, {"output": [NEG], "batched": True}, r"\['id'\]\. Return .* or \{\*\*batch, 'neg'"),
+        (lambda row: {**row, "neg": 1, "z": 2}, {"output": [NEG]}, r"expected only the fields .* got also \['z'\]"),
         (lambda row: {}, {"adds": ["x"]}, r"Return \{'x': ...\}, or \{\*\*row, 'x': ...\}"),
         (lambda row: {"id": 1}, {}, r"expected the fields .*Return every field: \{\*\*row, 'id': ...\}"),
         (lambda row: {**row, "neg": 1, "name": "a"}, {"adds": [NEG]}, CHANGED),
