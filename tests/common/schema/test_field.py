@@ -149,10 +149,6 @@ def test_a_schema_may_be_one_field() -> None:
     assert Unischema("s", field) == Unischema("s", [field])  # type: ignore[arg-type]
 
 
-def test_dims_keep_their_names() -> None:
-    assert FRAME.dims == ("H", "W", "C")
-
-
 def test_json_brings_back_the_same_schema() -> None:
     text = json.dumps(SCHEMA.to_json())
     back = Unischema.from_json(json.loads(text))

@@ -119,13 +119,3 @@ def _decoded(name: str, raw: Any) -> Any:
         opened = Image.open(io.BytesIO(raw)) if name == "image_png" else np.load(io.BytesIO(raw))
         return np.asarray(opened)
     return format(raw.normalize(), "f") if isinstance(raw, decimal.Decimal) else raw
-
-
-@pytest.mark.parametrize("version", OLD)
-def test_older_datasets_shuffle_batch_and_filter(version: str) -> None:
-    batches = list(read(version).shuffle(4, seed=1).batch(4))
-    assert sorted(number for batch in batches for number in batch["id"].tolist()) == sorted(
-        int(row["id"]) for row in read(version)
-    )
-    assert batches[0]["matrix"].shape == (4, 32, 16, 3)
-    assert [row["sensor_name"].tolist() for row in read(version).take(2)] == [["test_sensor"]] * 2

@@ -76,20 +76,6 @@ def test_states_equal_the_pipelines_own(built: Built) -> None:
             assert elements(again) == rest
 
 
-def test_a_state_resumes_with_another_number_of_ranks(built: Built) -> None:
-    pipeline = built.pipeline("id").shuffle(30, seed=3).batch(4)
-    with serve(pipeline) as server:
-        begun = iter(Pipeline(address=server.address).shard(2, 0, canonical_shards=2))
-        next(begun)
-        state = begun.state_dict()
-        begun.close()
-        served = iter(Pipeline(address=server.address).shard(1, 0, canonical_shards=2))
-        own = iter(with_added(pipeline, [Shard(1, 0, canonical_shards=2)]))
-        for iterator in (served, own):
-            iterator.load_state_dict(state)
-        assert elements(served) == elements(own)
-
-
 def test_ranks_of_a_server_cut_anew_what_is_left(built: Built) -> None:
     pipeline = built.pipeline("id").shuffle(30, seed=3).batch(4)
     with serve(pipeline) as server:

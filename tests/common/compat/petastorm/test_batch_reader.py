@@ -94,19 +94,6 @@ def test_columns_are_selected_by_regex_and_the_rest_is_not_there(url: str) -> No
         batches(url, schema_fields=["bogus"])
 
 
-def test_rows_are_shuffled_with_all_their_columns(url: str) -> None:
-    for parts in (1, 3):
-        read = batches(
-            url, shuffle_rows=True, seed=2, shuffle_row_drop_partitions=parts, schema_fields=["id", "text", "half"]
-        )
-        ids = np.concatenate([batch.id for batch in read])
-        assert sorted(ids.tolist()) == list(range(COUNT))
-        assert ids.tolist() != sorted(ids.tolist())
-        for batch in read:
-            assert batch.text.tolist() == [f"hello_{i}" for i in batch.id]
-            np.testing.assert_array_equal(batch.half, np.array([i * 0.66 for i in batch.id.tolist()]))
-
-
 def test_filters_shards_and_epochs_apply_to_row_groups(url: str) -> None:
     read = batches(url, filters=[("half", ">", 6.0), ("id", "<", 20)], schema_fields=["id"], num_epochs=2)
     assert [batch.id.tolist() for batch in read] == [list(range(10, 16)), list(range(16, 20))] * 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -105,17 +104,11 @@ CASES: list[tuple[PredicateBase, list[int]]] = [
 @pytest.mark.parametrize(
     ("predicate", "expected"), CASES, ids=[f"{n}-{type(c[0]).__name__}" for n, c in enumerate(CASES)]
 )
-def test_rows_for_which_a_predicate_holds_are_read(url: str, predicate: PredicateBase, expected: list[int]) -> None:
-    assert by_rows(url, predicate) == expected
-    assert by_rows(url, predicate, reader_pool_type="thread", workers_count=2) == expected
-
-
-@pytest.mark.parametrize(
-    ("predicate", "expected"), CASES, ids=[f"{n}-{type(c[0]).__name__}" for n, c in enumerate(CASES)]
-)
-def test_the_same_rows_are_read_in_batches(
+def test_rows_for_which_a_predicate_holds_are_read_one_by_one_and_in_batches(
     url: str, predicate: PredicateBase, expected: list[int], by_columns: Any
 ) -> None:
+    assert by_rows(url, predicate) == expected
+    assert by_rows(url, predicate, reader_pool_type="thread", workers_count=2) == expected
     if not predicate.by_row:
         pytest.importorskip("pandas")
     assert by_columns(url, predicate) == expected
@@ -234,16 +227,6 @@ def test_values_that_petastorm_has_split_stay_where_they_were() -> None:
     for value, part in expected.items():
         found = [i for i in range(5) if in_pseudorandom_split(fractions, i, "key").do_include({"key": value})]
         assert found == [part], value
-
-
-def test_borders_are_summed_in_float_from_the_left() -> None:
-    fractions = [0.1] * 10
-    part = in_pseudorandom_split(fractions, 9, "key")
-    naive = 0.0
-    for fraction in fractions:
-        naive += fraction
-    assert Fraction(naive) != 1
-    assert part._high == naive * (sys.maxsize - 1)
 
 
 def test_the_parts_of_a_split_cover_a_dataset_once(url: str, by_columns: Any) -> None:

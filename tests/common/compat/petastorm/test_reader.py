@@ -5,7 +5,6 @@ from __future__ import annotations
 import decimal
 import os
 import threading
-import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -221,15 +220,6 @@ def test_rows_are_shuffled_inside_their_row_groups() -> None:
     assert moved >= 7
 
 
-@pytest.mark.parametrize("shuffle_rows", [False, True])
-@pytest.mark.parametrize("parts", [1, 2, 3, 8, 20])
-def test_dropped_partitions_and_shuffled_rows_give_each_row_once_in_an_epoch(
-    numbers: str, parts: int, shuffle_rows: bool
-) -> None:
-    read = read_ids(numbers, seed=1, shuffle_row_drop_partitions=parts, shuffle_rows=shuffle_rows)
-    assert sorted(read) == list(range(100))
-
-
 def test_dropped_partitions_mix_rows_of_several_row_groups(numbers: str) -> None:
     jumps = [
         int(np.sum(np.diff(read_ids(numbers, seed=1, shuffle_row_drop_partitions=parts)) != 1))
@@ -237,22 +227,6 @@ def test_dropped_partitions_mix_rows_of_several_row_groups(numbers: str) -> None
     ]
     assert jumps == sorted(jumps)
     assert jumps[0] < jumps[1] < jumps[2]
-
-
-def test_predicates_and_shuffled_rows_never_mix_columns_of_different_rows() -> None:
-    for parts in (1, 3):
-        with make_reader(
-            str(REAL),
-            schema_fields=["id", "count_u16", "stamp_ms"],
-            predicate=in_lambda(["id"], lambda id: id % 3 != 1),
-            shuffle_rows=True,
-            shuffle_row_drop_partitions=parts,
-            seed=5,
-        ) as reader:
-            rows = list(reader)
-        assert sorted(int(row.id) for row in rows) == [i for i in range(60) if i % 3 != 1]
-        assert all(row.count_u16 == 60000 + row.id for row in rows)
-        assert all(row.stamp_ms == 1000000 * (row.id // 20) + 100 * (row.id % 20) for row in rows)
 
 
 # --- filters and shards -----------------------------------------------------------------------------------------------
@@ -264,21 +238,6 @@ def test_filters_on_ordinary_and_partition_columns_are_exact() -> None:
     )
     either = [[("id", "<", 2)], [("id", "in", {58, 59})]]
     assert read_ids(shuffle_row_groups=False, filters=either) == [0, 1, 58, 59]
-
-
-@pytest.mark.parametrize("seed", [None, 0, 11])
-@pytest.mark.parametrize("count", [1, 2, 4, 9])
-def test_row_group_i_belongs_to_shard_i_modulo_the_count_whatever_the_seed_and_the_filter(
-    count: int, seed: int | None
-) -> None:
-    groups = row_groups()
-    for shard in range(count):
-        mine = sorted(row for i, group in enumerate(groups) for row in group if i % count == shard)
-        assert sorted(read_ids(cur_shard=shard, shard_count=count, seed=seed)) == mine
-        kept = [row for row in mine if row >= 13]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a shard may end up empty
-            assert sorted(read_ids(cur_shard=shard, shard_count=count, seed=seed, filters=[("id", ">=", 13)])) == kept
 
 
 def test_shards_are_integers_in_range_and_no_more_than_row_groups() -> None:

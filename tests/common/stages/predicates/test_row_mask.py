@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
 
-from parquetry.common.base.errors import FieldNotFoundError, PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.common.stages.predicates import row_mask as row_masks
 from parquetry.common.stages.predicates.expression import (
     expression_from_json,
@@ -110,11 +110,6 @@ def test_a_predicate_that_does_not_fit_the_types_is_refused_with_them(expression
     table = pa.table({"a": [1, 2], "b": [1, 2]}).slice(0, rows)
     with pytest.raises(PipelineError, match=r"^predicate '.*a.*' for columns .*a: int64.*cast the column"):
         row_mask(table, expression)
-
-
-def test_a_missing_column_is_refused() -> None:
-    with pytest.raises(FieldNotFoundError, match=r"field 'b'.*Fields are: a"):
-        row_mask(pa.table({"a": [1]}), b > 1)
 
 
 # The mask against plain Python: a case is an expression and a function of a row with the values True, False and None.

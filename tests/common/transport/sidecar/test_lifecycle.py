@@ -121,21 +121,6 @@ def test_results_that_share_memory_are_the_consumers_to_change_one_by_one(built:
         assert batch["tail"].copy().view(np.int64)[:, 0].tolist() == list(range(10 * number, 10 * number + 10))
 
 
-@pytest.mark.parametrize(
-    "fields", [pytest.param(CHEAP, marks=pytest.mark.slow), COSTLY], ids=["threads of the reader", "workers"]
-)
-def test_after_a_break_everything_begins_again(built: Built, fields: tuple[str, ...]) -> None:
-    pipeline = built.pipeline(*fields, executor="sidecar", workers=2).batch(3)
-    for stop in (1, 0, 5, 2, 1, 7, 1, 1, 3):
-        for number, batch in enumerate(pipeline):
-            assert batch["id"].tolist() == [3 * number, 3 * number + 1, 3 * number + 2]
-            if number >= stop:
-                break
-        gc.collect()
-    assert ids(pipeline) == list(range(100))
-    assert len(sidecars()) == 1  # one sidecar served them all
-
-
 def test_closing_an_iterator_is_idempotent_and_ends_it(built: Built) -> None:
     for executor in ("threads", "sidecar"):
         iterator = iter(built.pipeline("id", executor=executor))
@@ -217,17 +202,6 @@ def test_a_function_that_cannot_travel_says_why(built: Built) -> None:
         PipelineError, match=r"user function .*locked: cannot travel to another process: .*executor='threads'"
     ):
         next(iter(pipeline.with_options(executor="sidecar")))
-
-
-def test_closures_and_functions_of_the_test_itself_travel(built: Built) -> None:
-    factor = 3
-
-    def scaled(row: dict[str, Any]) -> dict[str, Any]:
-        return {"scaled": row["id"] * factor}
-
-    pipeline = built.pipeline("id").transform(scaled, [UnischemaField("scaled", np.int64)], remove=["id"])
-    sidecar = pipeline.with_options(executor="sidecar", workers=1)
-    assert [int(row["scaled"]) for row in sidecar] == list(range(0, 300, 3))
 
 
 def test_a_sidecar_that_cannot_be_started_is_reported(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
