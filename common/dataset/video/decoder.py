@@ -6,6 +6,7 @@ of the caller. A decoder has one thread, that of its caller.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -67,6 +68,8 @@ class Decoder:
     ) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yields frames with their numbers, in the order of presentation.
 
+        A frame may refer to any sample before it, so it comes only once these have come out undamaged.
+
         Args:
             first: the sample of the first packet, at which decoding may begin: see `Track.first_samples`.
             packets: the bytes of the samples from there on, up to `Track.last_samples` of all frames.
@@ -75,30 +78,45 @@ class Decoder:
         Raises:
             VideoError: a frame is damaged, or does not come out of these packets.
         """
-        missing: dict[int | None, int] = {int(track.shown[frame]): int(frame) for frame in frames}
+        missing = {int(track.shown[frame]): int(frame) for frame in frames}
         context = self._open(track)
+        times = track.times[first : first + len(packets)]
+        latest = np.maximum.accumulate(times)  # of a sample and those before it
+        held: deque[tuple[int, av.VideoFrame]] = deque()
         cause: Exception | None = None
+        end = damaged = first + len(packets)
+        shown = -np.inf
         fed = (self._packet(sample, data) for sample, data in enumerate(packets, first) if len(data))
         for packet in chain(fed, (None,)):  # `None` drains the decoder; an empty packet would, too
             if not missing:
                 return
-            if cause is not None and packet is not None:
+            if packet is not None and (cause is not None or damaged < end):
                 continue
             try:
                 decoded = context.decode(packet)
             except self._av.FFmpegError as error:
                 cause, decoded = error, []
             for frame in decoded:
-                number = missing.pop(frame.pts, None)
-                if number is None:
+                if frame.pts is None:
                     continue
-                if frame.is_corrupt:
-                    raise VideoError(f"frame {number} is damaged, or refers to a frame that is")
-                yield number, frame
+                sample, shown = frame.pts, times[frame.pts - first]
+                if sample in missing:
+                    held.append((sample, frame))
+                if frame.is_corrupt and shown >= times[0]:  # others are shown before the key sample, and refer to more
+                    damaged = min(sample, damaged)
+            if packet is None:
+                shown = latest[-1]
+            while held and latest[held[0][0] - first] <= shown:
+                sample, frame = held.popleft()
+                if sample < damaged and sample in missing and not frame.is_corrupt:
+                    yield missing.pop(sample), frame
         if missing:
+            number = min(missing.values())
+            if damaged <= track.shown[number] < end:
+                raise VideoError(f"frame {number} is damaged, or refers to a frame that is")
             why = "" if cause is None else f" ({cause})"
             raise VideoError(
-                f"frame {min(missing.values())} does not come out of its packets{why}: some are damaged or missing"
+                f"frame {number} does not come out of its packets{why}: some are damaged or missing"
             ) from cause
 
     def write(self, frame: av.VideoFrame, out: np.ndarray) -> None:

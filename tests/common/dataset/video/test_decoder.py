@@ -355,6 +355,36 @@ def test_damaged_and_missing_packets_are_errors_that_name_the_frame_and_log_noth
     assert capfd.readouterr() == ("", "")
 
 
+@every_case("name", ["h264, 30 a group", "h264, pyramids of B-frames", "h264, open groups", "mpeg4"])
+def test_frames_after_a_damaged_one_are_refused_until_the_next_key_frame(name: str) -> None:
+    content = video(name)
+    track, (pixels, _) = track_of(content), by_pyav(content)
+    decoder, random, whole = Decoder(), np.random.default_rng(7), packets(content, track)
+
+    def result(sample: int, fed: Sequence[bytes | memoryview]) -> str:
+        number = track.shown.tolist().index(sample)
+        (first,) = track.first_samples(np.array([number])).tolist()
+        try:
+            ((_, frame),) = decoder.frames(track, first, fed[first : sample + 1], [number])
+        except VideoError as error:
+            return str(error)
+        return "sound" if np.array_equal(written(decoder, frame, 3), pixels[number]) else "wrong"
+
+    refused = 0
+    end = next((key for key in track.keys.tolist() if key > 1), len(whole))
+    for sample in range(end - 1):
+        for _ in range(6):
+            damage = bytearray(whole[sample])
+            damage[random.integers(len(damage))] ^= int(random.integers(1, 256))
+            fed = [*whole[:sample], bytes(damage), *whole[sample + 1 :]]
+            assert [result(before, fed) for before in range(sample)] == ["sound"] * sample
+            if "is damaged, or refers to a frame that is" in result(sample, fed):
+                refused += 1
+                after = [result(later, fed) for later in range(sample + 1, end)]
+                assert not {"sound", "wrong"} & {*after}, (sample, after)
+    assert refused > 5
+
+
 def test_a_sample_without_bytes_does_not_end_the_stream() -> None:
     content = video("h264")
     track, (pixels, _), decoder = track_of(content), by_pyav(content), Decoder()
