@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -28,6 +29,7 @@ from ...storage.file_versions import FileVersion, current_version
 from ...storage.opening import opened
 from ...storage.retries import with_retries
 from ...storage.stores import ForkSafeFileSystem
+from .intra_refresh import recovery_pictures
 from .track import Track, VideoError, read_track
 
 _TRACKS_BYTES = 64 << 20
@@ -258,18 +260,33 @@ class VideoFiles:
         self, version: FileVersion, track: Track, frames: np.ndarray, left_bytes: int
     ) -> tuple[list[PictureGroup], np.ndarray]:
         """Returns what to decode for frames of a file, and for each frame, which of it. Reads samples that fit."""
+        samples, firsts, lasts, number_of_row = self._samples(version, track, frames, left_bytes)
+        if track.codec == "h264" and track.recovery is None and firsts[-1] > 0:
+            key = slice(firsts[-1], firsts[-1] + 1)
+            (packet,) = samples.of(track.offsets[key], track.sizes[key])
+            track = replace(track, recovery=recovery_pictures(packet, track.extradata))
+            _tracks.replace(version.key, track)
+            if track.recovery:
+                return self._groups(version, track, frames, left_bytes)
+        groups = [
+            PictureGroup(version.shown_path, track, samples, first, last)
+            for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
+        ]
+        return groups, number_of_row
+
+    def _samples(
+        self, version: FileVersion, track: Track, frames: np.ndarray, left_bytes: int
+    ) -> tuple[FileSamples | LoadedSamples, np.ndarray, np.ndarray, np.ndarray]:
+        """Returns samples for frames of a file, the first and last one of each group, and the group of each frame."""
         firsts, number_of_row = np.unique(track.first_samples(frames), return_inverse=True)
+        number_of_row = number_of_row.reshape(-1)
         lasts = np.zeros(len(firsts), np.int64)
         np.maximum.at(lasts, number_of_row, track.last_samples(frames))
         numbers = _covered(firsts, lasts)
         in_file = FileSamples(self._store, version)
         fits = int(track.sizes[numbers].sum()) <= left_bytes
         samples = in_file.loaded(track.offsets[numbers], track.sizes[numbers]) if fits else in_file
-        groups = [
-            PictureGroup(version.shown_path, track, samples, first, last)
-            for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
-        ]
-        return groups, number_of_row.reshape(-1)
+        return samples, firsts, lasts, number_of_row
 
 
 _tracks: LRUCache[str, Track] = LRUCache(

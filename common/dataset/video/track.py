@@ -60,6 +60,9 @@ class Track:
         keys: the samples at which decoding may begin, in ascending order.
         shown: the sample of each frame, in the order of presentation. Frames that the edit list leaves out are missing.
         reorder: how many frames a decoder holds back to return them in the order of presentation.
+        recovery: after how many reference pictures from a key sample on pictures are whole; more than 0 only with intra
+            refresh, whose key samples after the first one are not whole themselves. ``None`` = unknown, as the index
+            does not say it.
     """
 
     codec: str
@@ -73,6 +76,7 @@ class Track:
     keys: np.ndarray
     shown: np.ndarray
     reorder: int
+    recovery: int | None = None
 
     def seconds(self) -> np.ndarray:
         """Returns when each frame is shown."""
@@ -95,10 +99,25 @@ class Track:
         if not len(self.keys):
             return np.zeros(len(frames), np.int64)
         samples = self.shown[frames]
+        if self.recovery:
+            return self._first_recovered(samples)
         number = np.searchsorted(self.keys, samples, side="right") - 1
         is_leading = self.times[samples] < self.times[self.keys[number.clip(0)]]
         number -= is_leading
         return np.where(number < 0, 0, self.keys[number.clip(0)])
+
+    def _first_recovered(self, samples: np.ndarray) -> np.ndarray:
+        """Returns the last key sample from which each sample is whole, in what is decoded and in what is shown."""
+        anchors = np.flatnonzero(
+            self.times == np.maximum.accumulate(self.times)
+        )  # others are shown before earlier ones
+        whole = np.searchsorted(anchors, self.keys) + self.recovery
+        whole[0] = np.searchsorted(anchors, self.keys[0])
+        whole = anchors[whole[whole < len(anchors)]]
+        decoded = np.searchsorted(whole, samples, side="right")
+        shown = np.searchsorted(self.times[whole], self.times[samples], side="right")
+        keys: np.ndarray = self.keys[(np.minimum(decoded, shown) - 1).clip(0)]
+        return keys
 
     def last_samples(self, frames: np.ndarray) -> np.ndarray:
         """Returns the last sample that a decoder must be given for each frame to come out when it is drained.

@@ -15,13 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow.fs as pafs
 import pytest
 from cases import every_case
 
 from fuzz.inputs import box
 from parquetry.common.base.errors import CodecUnavailableError
+from parquetry.common.dataset.video import frames as video_frames
 from parquetry.common.dataset.video.decoder import Decoder, require_av
+from parquetry.common.dataset.video.frames import VideoFiles
+from parquetry.common.dataset.video.intra_refresh import recovery_pictures
 from parquetry.common.dataset.video.track import Track, VideoError, read_track
+from parquetry.common.schema.video import FramePlaces
 
 if TYPE_CHECKING:
     import av
@@ -398,6 +403,71 @@ def test_pictures_much_larger_than_the_index_says_are_not_decoded() -> None:
     track = replace(track_of(content), height=16, width=16)
     with pytest.raises(VideoError, match="frame 0 does not come out"):
         [*Decoder().frames(track, 0, packets(content, track), [0])]
+
+
+REFRESHED = 50
+
+
+def with_intra_refresh(group: int, **options: str) -> bytes:
+    blocks = np.random.default_rng(3).integers(0, 255, (H // 4, W // 4, 3), np.uint8).repeat(4, 0).repeat(4, 1)
+    scenes = [np.ascontiguousarray(np.roll(blocks, 3 * number, 1)) for number in range(REFRESHED)]
+    return encoded("h264", group, X264 | {"intra-refresh": "1"} | options, scenes)
+
+
+@every_case(
+    ("group", "options", "limit_bytes"),
+    [
+        (10, {"bf": "0"}, 1 << 20),
+        (15, {"bf": "0", "refs": "4"}, 0),  # samples stay in the file
+        (10, {"bf": "3"}, 1 << 20),
+        (4, {"bf": "2"}, 1 << 20),  # it takes several groups until pictures are whole
+    ],
+)
+def test_frames_asked_for_alone_are_read_from_a_recovery_point_before_them(
+    group: int, options: dict[str, str], limit_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = with_intra_refresh(group, **options)
+    path = tmp_path / f"{group}.mp4"
+    path.write_bytes(content)
+    pixels, _ = by_pyav(content)
+    monkeypatch.setattr(video_frames, "_MOST_LOADED_BYTES", limit_bytes)
+    files, decoder = VideoFiles(pafs.LocalFileSystem(), str(tmp_path)), Decoder()
+    decoded = 0
+    for number in np.random.default_rng(1).permutation(REFRESHED).tolist():
+        place = FramePlaces([path.name], np.zeros(1, np.int64), frames=np.array([float(number)]))
+        (some,) = files.read(place, None).groups
+        ((_, frame),) = decoder.frames(some.track, some.first, some.packets(), [number])
+        assert np.array_equal(written(decoder, frame, 3), pixels[number]), number
+        decoded += some.last - some.first + 1
+    assert decoded < REFRESHED * REFRESHED / 2.5  # not from the beginning of the file
+
+
+def test_a_recovery_point_says_after_how_many_pictures() -> None:
+    content = with_intra_refresh(10, bf="0")
+    track = track_of(content)
+    samples = packets(content, track)
+    assert [recovery_pictures(samples[key], track.extradata) for key in track.keys] == [0, 2, 2, 2, 2]
+    for size in range(len(samples[10])):  # cut off
+        assert recovery_pictures(samples[10][:size], track.extradata) in (0, 2)
+    whole = encoded("h264", 6, X264 | {"x264-params": "open-gop=1:bframes=3"})
+    track = track_of(whole)
+    assert {recovery_pictures(sample, track.extradata) for sample in packets(whole, track)} == {0}
+
+
+@every_case(
+    ("message", "count"),
+    [
+        ("0602" + "344080", 5),
+        ("05ff01" + "00" * 256 + "0601" + "7180", 2),  # after a long message
+        ("0602" + "0000030280", 0),  # more zeros than a count has
+        ("0601", 0),
+        ("ffff", 0),
+        ("", 0),
+    ],
+)
+def test_messages_of_any_kind_are_taken(message: str, count: int) -> None:
+    unit = b"\x06" + bytes.fromhex(message)
+    assert recovery_pictures(memoryview(len(unit).to_bytes(4, "big") + unit), b"\1\0\0\0\xff") == count
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns about forks in threaded processes
