@@ -30,9 +30,11 @@ from ..stages.select import Select
 from .step_iterator import Iterated, StepIterator
 
 
-def count_lengths(like: Iterated, dataset: StoredDataset, selection: Selection, measure: MadeLengths) -> Selection:
+def count_lengths(
+    like: Iterated, dataset: StoredDataset, selection: Selection, measure: MadeLengths
+) -> tuple[Selection, bool]:
     """Returns the selection with the lengths of its rows, without the rows that cannot be measured if they may be left
-    out.
+    out. Then whether they last as long as the dataset's version; it says nothing about videos.
 
     Args:
         like: a pipeline over the dataset, on which errors raise.
@@ -62,7 +64,7 @@ def count_lengths(like: Iterated, dataset: StoredDataset, selection: Selection, 
             jobs = -(-total // plan.chunk_rows)
             for step in progress(_steps(steps), f"counting lengths of {', '.join(names)}", jobs, unit="job"):
                 counter.add(pipeline.element, step)
-    return counter.selection()
+    return counter.selection(), all(field.storage.in_column for field in plan.program.fields)
 
 
 def _steps(steps: StepIterator[Any]) -> Iterator[list[Column] | ParquetryError]:

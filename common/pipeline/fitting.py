@@ -69,7 +69,8 @@ def fit(
     if not chosen:
         raise PipelineError("fit: expected the names of fields, got none. Name numbers and texts, or categories=[...].")
     about = json.dumps([_VERSION, [stage.to_json() for stage in rows.stages], chosen, options])
-    changing = plan.program.has_user_code or plan.program.draws_numbers or plan.dataset.frame_columns.keys() & {*known}
+    frames = not all(field.storage.in_column for field in plan.program.fields)  # whose videos may change
+    changing = plan.program.has_user_code or plan.program.draws_numbers or frames
     key = None if changing or pipeline.options.skips else kept_key(plan.dataset, plan.order.selection, "fit", about)
     kept = None if key is None else user_cache("statistics").load(key, _read)
     if kept is not None:

@@ -143,6 +143,9 @@ class Server:
             if pipeline.versions != opened_request.versions:
                 opened_request.runner.close()
                 self._opened_request = opened_request = prepare(pipeline, self._request, self._start_worker)
+        if self._has_begun:
+            for fetcher in opened_request.fetchers:
+                fetcher.begin_pass()
         self._has_begun = True
         return opened_request
 

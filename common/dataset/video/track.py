@@ -100,18 +100,18 @@ class Track:
             return np.zeros(len(frames), np.int64)
         samples = self.shown[frames]
         if self.recovery:
-            return self._first_recovered(samples)
+            return self._first_recovered(samples, self.recovery)
         number = np.searchsorted(self.keys, samples, side="right") - 1
         is_leading = self.times[samples] < self.times[self.keys[number.clip(0)]]
         number -= is_leading
         return np.where(number < 0, 0, self.keys[number.clip(0)])
 
-    def _first_recovered(self, samples: np.ndarray) -> np.ndarray:
+    def _first_recovered(self, samples: np.ndarray, recovery: int) -> np.ndarray:
         """Returns the last key sample from which each sample is whole, in what is decoded and in what is shown."""
         anchors = np.flatnonzero(
             self.times == np.maximum.accumulate(self.times)
         )  # others are shown before earlier ones
-        whole = np.searchsorted(anchors, self.keys) + self.recovery
+        whole = np.searchsorted(anchors, self.keys) + recovery
         whole[0] = np.searchsorted(anchors, self.keys[0])
         whole = anchors[whole[whole < len(anchors)]]
         decoded = np.searchsorted(whole, samples, side="right")

@@ -117,6 +117,10 @@ class Fetcher:
             return None
         return table_key(self.dataset, row_group, [field], microsecond_fields(self.dataset, [field]))
 
+    def begin_pass(self) -> None:
+        """Notices files beside the dataset's that were replaced. Call it between passes."""
+        self._videos.forget_versions()
+
     def places(self, row_groups: Sequence[int]) -> list[str]:
         """Describes the file and number of each row group, for error texts."""
         return [self._place(row_group) for row_group in row_groups]

@@ -64,6 +64,10 @@ class VideoReader:
             values[field.name] = self._files_of(row_group, codec).read(places, codec.tolerance_s)
         return values
 
+    def forget_versions(self) -> None:
+        """Looks at each file again when it is next read, which may have been replaced since the last pass."""
+        self._files.clear()
+
     def _values(self, name: str, part: Part) -> pa.Array:
         """Returns the values of a column. Durations have come as counts of their unit."""
         array = as_arrow(part) if isinstance(part, np.ndarray) else part

@@ -47,7 +47,7 @@ from .gather import gather
 _THREADS = 8
 _TESTED_AT_ONCE = 1 << 13  # rows
 _COUNTING_S = 86_400.0  # how long to wait for another process that counts the same lengths
-CountLengths = Callable[[StoredDataset, Selection, MadeLengths], Selection]
+CountLengths = Callable[[StoredDataset, Selection, MadeLengths], tuple[Selection, bool]]
 """Counts the lengths of made fields in the selected rows. This runs functions, so the pipeline implements it."""
 
 
@@ -99,12 +99,12 @@ def _counted(dataset: StoredDataset, selection: Selection, measure: MadeLengths,
         hasher.update(np.ascontiguousarray(part).data)
     key = kept_key(dataset, [measure], hasher.hexdigest())
     if key is None:
-        counted = count(dataset, selection, measure.unlimited())
+        counted, _ = count(dataset, selection, measure.unlimited())
     else:
         with Claims(os.path.dirname(user_cache("selections").path(key))).claim(key, patience_s=_COUNTING_S):
             loaded = load_selection(key, dataset.row_groups.rows)
-            counted = loaded or count(dataset, selection, measure.unlimited())
-            if loaded is None:
+            counted, lasts = (loaded, False) if loaded else count(dataset, selection, measure.unlimited())
+            if lasts:
                 save_selection(key, counted)
     return _without_long(dataset, counted, measure)
 

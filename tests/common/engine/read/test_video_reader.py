@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,7 @@ def frames(url: object, *, options: dict[str, Any] | None = None, **codec: Any) 
     field = UnischemaField(
         "front", np.uint8, (HEIGHT, WIDTH, 3), VideoReference(**{"file": "video", "time": "t", **codec}), nullable=True
     )
-    return Pipeline(str(url), [field, "id"], executor="threads", **(options or {}))
+    return Pipeline(str(url), [field, "id"], **{"executor": "threads", **(options or {})})
 
 
 def test_the_nearest_frame_is_read(drive: Path) -> None:
@@ -214,6 +215,53 @@ def test_a_video_that_changes_is_an_error(drive: Path, movie: Path) -> None:
     video.write_bytes(video.read_bytes() + bytes(8))
     with pytest.raises(DatasetError, match=r"front\.mp4.*changed"):
         videos.read(places, None)
+
+
+def replace_video(drive: Path, first: int) -> None:
+    """Puts a video in place of the one that is there, whose frames have the numbers from ``first`` on."""
+    write_movie(drive / "others", range(first, first + FRAMES))
+    (video,) = (drive / "others").glob("*.mp4")
+    os.replace(video, drive / "videos" / "front.mp4")
+    shutil.rmtree(drive / "others")
+
+
+@every_case("executor", ["threads", "sidecar"])
+def test_a_new_pass_reads_videos_that_were_replaced(drive: Path, executor: str) -> None:
+    replace_video(drive, 0)
+    pipeline = frames(drive, options={"executor": executor})
+    expected = np.arange(0, 60, 3)
+    assert [number_of(row["front"]) for row in pipeline] == expected.tolist()
+    replace_video(drive, 100)
+    assert [number_of(row["front"]) for row in pipeline] == (100 + expected).tolist()
+    again = frames(drive, options={"executor": executor})
+    assert [number_of(row["front"]) for row in again] == (100 + expected).tolist()
+
+
+@every_case("name", ["front", "camera"])
+def test_statistics_of_frames_are_not_kept(drive: Path, name: str) -> None:
+    def means() -> tuple[float, ...]:
+        return frames(drive).nulls("drop", "front").rename({"front": name}).fit(name)[name].mean
+
+    replace_video(drive, 0)
+    before = means()
+    replace_video(drive, 100)
+    assert means() != before
+
+
+def test_lengths_that_are_made_from_frames_are_not_kept(drive: Path) -> None:
+    words = UnischemaField("words", np.int32, (None,))
+
+    def read(row: dict[str, Any]) -> dict[str, Any]:
+        return {"words": np.full(1 + number_of(row["front"]) % 7, row["id"], np.int32)}
+
+    def lengths() -> np.ndarray:
+        some = frames(drive).nulls("drop", "front").transform(read, [words], remove=["front"], lengths=True)
+        blocks = [block["words"] for block in some.concat(4, "words", remainder="pad")]
+        return np.bincount(np.concatenate(blocks))
+
+    assert len(lengths()) == 20
+    replace_video(drive, 100)
+    assert len(lengths()) == 20
 
 
 @pytest.fixture
