@@ -14,6 +14,7 @@ from ..engine.run.block_store import BlockStore
 from ..engine.run.jobs import JobSizer
 from ..engine.run.loop import Delivery, JobLoop
 from ..engine.run.planners import planner_of
+from ..engine.run.rebatch import rebatcher_of
 from ..plan.order.cursor import SkipState
 from ..plan.state import resume, state_of
 from ..transport.processes import start_vital
@@ -73,8 +74,6 @@ class Iteration:
         self._stopped = False
         ahead = max(min(2 * request.workers, self._most_slots - 2), 1)
         self._loop = JobLoop(
-            plan,
-            cursor,
             planner_of(
                 plan,
                 request.program,
@@ -102,6 +101,7 @@ class Iteration:
                 ahead=ahead,
                 workers=request.workers,
             ),
+            rebatcher=rebatcher_of(plan, cursor.start),
             ahead=ahead,
             counters=counters,
         )

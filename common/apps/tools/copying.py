@@ -10,7 +10,8 @@ import decimal
 import hashlib
 import json
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,11 @@ import pyarrow.fs as pafs
 
 from ...base.errors import DecodeError, EncodeError, PipelineError
 from ...base.process.dataclass import dataclass
-from ...base.threads import ThreadPool
 from ...dataset.dataset import StoredDataset
 from ...engine.read.canonical import to_canonical
 from ...engine.read.external_images import ListedPlace, is_listed
 from ...engine.read.fetch import Fetcher
-from ...parquet.nested import take_rows
+from ...engine.run.row_group_loop import tables_ahead
 from ...pipeline.pipeline import Pipeline
 from ...plan.plan import Plan
 from ...plan.selection.rows import RowSet
@@ -43,8 +43,6 @@ from ...write.writer import DatasetWriter
 from .copy_job import CopyJob
 
 STRIPE_BYTES = 512 << 20
-THREADS = 4
-"""How many row groups are read at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,17 +201,10 @@ def patterns_of(dataset: StoredDataset) -> list[tuple[str, Pattern]]:
 
 def write_stripe(plan: CopyPlan, number: int, filesystem: pafs.FileSystem, place: str) -> Generator[int, None, None]:
     """Writes one stripe to a directory. Yields the number of rows after each row group."""
-    fetcher = Fetcher(plan.dataset, plan.fields)
     row_groups: list[int] = plan.stripes[number].tolist()
-
-    def load(row_group: int) -> pa.Table:
-        return take_rows(fetcher.stored(row_group), pa.array(plan.rows.of(row_group)))
-
-    with (
-        DatasetWriter(place, plan.schema, filesystem=filesystem, **plan.layout) as writer,
-        ThreadPool(THREADS, "parquetry-copy") as pool,
-    ):
-        for row_group, table in zip(row_groups, tables_ahead(pool, load, row_groups), strict=True):
+    tables = tables_ahead(Fetcher(plan.dataset, plan.fields), plan.rows, row_groups)
+    with DatasetWriter(place, plan.schema, filesystem=filesystem, **plan.layout) as writer, closing(tables):
+        for row_group, table in zip(row_groups, tables, strict=True):
             _check_images(plan, row_group, table)
             writer.write_stored(to_stored(plan.schema, table))
             yield table.num_rows
@@ -344,16 +335,6 @@ def _stripes(dataset: StoredDataset, rows: RowSet, names: Sequence[str], size_by
     sizes = [decoded_bytes(dataset, int(row_group), names) for row_group in row_groups]
     stripe = np.cumsum([0, *sizes[:-1]]) // max(size_bytes, 1)
     return np.split(row_groups, np.flatnonzero(np.diff(stripe)) + 1)
-
-
-def tables_ahead(pool: ThreadPool, load: Callable[[int], pa.Table], row_groups: Sequence[int]) -> Iterator[pa.Table]:
-    """Yields ``load(row_group)`` for each row group, and loads a few ahead."""
-    waiting = [pool.submit(load, row_group) for row_group in row_groups[:THREADS]]
-    for number in range(len(row_groups)):
-        future = waiting.pop(0)
-        if number + THREADS < len(row_groups):
-            waiting.append(pool.submit(load, row_groups[number + THREADS]))
-        yield future.result()
 
 
 def stored_schema(dataset: StoredDataset, fields: Sequence[UnischemaField]) -> Unischema:

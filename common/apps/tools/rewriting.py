@@ -22,9 +22,9 @@ from tqdm import tqdm
 
 from ...base.errors import DatasetError, PipelineError, SchemaError
 from ...base.memory.arrow_views import from_stream, write_stream
-from ...base.threads import ThreadPool
 from ...dataset.dataset import LABELS_KEY, StoredDataset
 from ...engine.read.fetch import Fetcher
+from ...engine.run.row_group_loop import tables_ahead
 from ...parquet.nested import take_rows, wide
 from ...pipeline.pipeline import Pipeline
 from ...plan.plan import Plan
@@ -35,7 +35,7 @@ from ...storage.filesystem import resolve
 from ...write.metadata_file import read_metadata, write_metadata
 from ...write.writer import DatasetWriter
 from .copy_job import check_apart
-from .copying import THREADS, CopyReport, check_selects, patterns_of, places_of, stored_schema, tables_ahead, to_stored
+from .copying import CopyReport, check_selects, patterns_of, places_of, stored_schema, to_stored
 
 _CHUNK_BYTES = 64 << 20
 _KEPT_BYTES = 512 << 20
@@ -152,18 +152,13 @@ class _Rows:
     def column(self, name: str) -> pa.ChunkedArray:
         """Reads one column of all rows, in stored order."""
         fetcher = Fetcher(self.dataset, [self.dataset.schema[name]])
-        columns = [
-            take_rows(fetcher.stored(row_group), pa.array(self.rows.of(row_group))).column(0)
-            for row_group in self._row_groups()
-        ]
+        columns = [table.column(0) for table in tables_ahead(fetcher, self.rows, self._row_groups())]
         return pa.chunked_array([chunk for part in columns for chunk in part.chunks], type=self.dataset.types[name])
 
     def as_stored(self) -> Generator[pa.Table, None, None]:
         """Yields all rows in stored order, one row group at a time."""
-        with ThreadPool(THREADS, "parquetry-copy") as pool:
-            for row_group, table in zip(
-                self._row_groups(), tables_ahead(pool, self._load, self._row_groups()), strict=True
-            ):
+        with closing(self._tables()) as tables:
+            for row_group, table in zip(self._row_groups(), tables, strict=True):
                 first = int(self.rows.before[row_group])
                 yield self._finished(table, np.arange(first, first + table.num_rows))
 
@@ -173,8 +168,7 @@ class _Rows:
         Each row group is read once. Rows that do not fit in memory are distributed to temporary files, one per range of
         the result.
         """
-        with ThreadPool(THREADS, "parquetry-copy") as pool:
-            tables = tables_ahead(pool, self._load, self._row_groups())
+        with closing(self._tables()) as tables:
             held, held_bytes, held_rows = [], 0, 0
             for table in tables:
                 held.append(table)
@@ -198,10 +192,11 @@ class _Rows:
         numbers: list[int] = np.flatnonzero(self.rows.counts > 0).tolist()
         return numbers
 
-    def _load(self, row_group: int) -> pa.Table:
-        """Loads the columns to copy, for the selected rows of one row group."""
-        table = self._fetcher.stored(row_group)
-        return to_stored(self._plain, take_rows(table, pa.array(self.rows.of(row_group))))
+    def _tables(self) -> Generator[pa.Table, None, None]:
+        """Yields the columns to copy, for the selected rows of each row group."""
+        with closing(tables_ahead(self._fetcher, self.rows, self._row_groups())) as tables:
+            for table in tables:
+                yield to_stored(self._plain, table)
 
     def _finished(self, table: pa.Table, numbers: np.ndarray) -> pa.Table:
         """Adds the columns with new codecs, and returns all columns in schema order."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
@@ -28,6 +28,7 @@ from ...dataset.arrow_read import TooLargeError
 from ...dataset.store_reads import RowGroupRun
 from ...parquet.group_footers import keep_footers_within, kept_footer_bytes
 from ...plan.block_reads import BlockKey, BlockRead, BlockRows
+from ...plan.options import DEFAULT_MEMORY_BYTES
 from ...plan.plan import BasePlan
 from ..read.block_layout import ItemOrder
 from ..read.fetch import Fetcher
@@ -102,7 +103,51 @@ class _Stream:
     run_bytes: int = 0
 
 
-class BlockStore:
+class Store:
+    """The store of jobs without blocks, and the interface of all stores: limits the memory of what jobs make.
+
+    One thread drives it, except for `close`.
+
+    Args:
+        size_of: estimates the bytes of what a job makes.
+
+    Attributes:
+        cancel_token: cancelled when the store is closed.
+        fetchers: what reads the blocks; one for each source.
+    """
+
+    fetchers: Sequence[Fetcher] = ()
+
+    def __init__(self, size_of: Callable[[Any], int]) -> None:
+        self.cancel_token = CancelToken()
+        self._result_bytes = size_of
+        self._sizes: deque[int] = deque()
+
+    def admits(self, job: Job) -> bool:
+        """Returns whether there is memory for what a job needs in addition."""
+        return sum(self._sizes) < DEFAULT_MEMORY_BYTES
+
+    def acquire(self, job: Job) -> list[BlockHandle]:
+        """Returns the blocks of a job, and holds them until `release`."""
+        self._sizes.append(self._result_bytes(job))
+        return []
+
+    def hold(self, handles: Sequence[BlockHandle]) -> None:
+        """Holds blocks once more that are already held."""
+
+    def release(self, handles: Sequence[BlockHandle]) -> None:
+        """Releases blocks that `acquire` returned."""
+        self._sizes.popleft()  # jobs are delivered in order
+
+    def read_ahead(self) -> None:
+        """Starts loading the blocks of later jobs, as far as the budget allows."""
+
+    def close(self) -> None:
+        """Stops loading. Anyone who waits for a block gets an error. Idempotent."""
+        self.cancel_token.cancel()
+
+
+class BlockStore(Store):
     """Loads blocks and keeps them while they are needed.
 
     A block is needed while a job holds it, and while it is the latest one of its stream. The next block of each stream
@@ -125,9 +170,6 @@ class BlockStore:
         order_of: returns the order that numbers of a source's block can be put in while they are read.
         discard: called with that result when the block is dropped.
         workers: the number of loader workers that each load all blocks.
-
-    Attributes:
-        cancel_token: cancelled when the store is closed.
     """
 
     def __init__(
@@ -145,7 +187,7 @@ class BlockStore:
     ) -> None:
         self._plan = plan
         self._block_size = lru_cache(maxsize=_SIZES)(plan.block_size)  # asked before a block is started, and after
-        self._fetchers = self.fetchers = fetchers
+        self.fetchers = fetchers
         self._finish = finish
         self._order_of = order_of
         self._discard = discard
@@ -180,12 +222,10 @@ class BlockStore:
         return self._memory_limit - min(kept_footer_bytes(), self._memory_limit // _FOOTERS_PART)
 
     def admits(self, job: Job) -> bool:
-        """Returns whether the blocks that a job needs and that are not loaded yet fit into the budget."""
         new = [read.key for read in job.reads if read.key not in self._handles]
         return not new or self.loaded_bytes + sum(self._size_of(key)[0] for key in new) <= self._block_limit
 
     def acquire(self, job: Job) -> list[BlockHandle]:
-        """Returns the blocks of a job, and holds them until `release`."""
         missing = dict.fromkeys(read.key for read in job.reads if read.key not in self._handles)
         for run in self._runs(map(self._new_handle, missing)):
             self._start(run)
@@ -199,19 +239,16 @@ class BlockStore:
         return handles
 
     def hold(self, handles: Sequence[BlockHandle]) -> None:
-        """Holds blocks once more that are already held."""
         for handle in handles:
             handle.users += 1
 
     def release(self, handles: Sequence[BlockHandle]) -> None:
-        """Releases blocks that `acquire` returned."""
         for handle in handles:
             if handle.large is not None:
                 handle.large.forget()
             self._let_go(handle)
 
     def read_ahead(self) -> None:
-        """Starts loading the next blocks of each stream, as far as the budget allows."""
         for key, stream in list(self._behind.items()):
             if self._loaded_bytes + stream.run_bytes <= self._block_limit:
                 del self._behind[key]
@@ -268,7 +305,7 @@ class BlockStore:
         """Yields a block, and those after it that may be started together with it."""
         handle = self._new_handle(key)
         yield handle
-        if not self._fetchers[key.source].joins_requests:
+        if not self.fetchers[key.source].joins_requests:
             return
         run_bytes = handle.num_bytes
         for _ in range(1, most_blocks):
@@ -286,7 +323,7 @@ class BlockStore:
         run: list[BlockHandle] = []
         row_groups: list[int] = []  # of the run; none if it is not joined with other blocks
         for handle in handles:
-            key, fetcher = handle.key, self._fetchers[handle.key.source]
+            key, fetcher = handle.key, self.fetchers[handle.key.source]
             own = self._plan.block_row_groups(key) if fetcher.joins_requests and not handle.is_large else []
             is_next = bool(row_groups and own) and key == run[-1].key._replace(block=run[-1].key.block + 1)
             if is_next and len(fetcher.run_lengths(row_groups + own)) == 1:
@@ -306,7 +343,6 @@ class BlockStore:
         return sum(max(handle.missing, 1) for handle in self._loading.values())
 
     def close(self) -> None:
-        """Stops loading. Anyone who waits for a block gets an error. Idempotent."""
         self._closed = True
         self.cancel_token.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -379,7 +415,7 @@ class BlockStore:
                 _fail(handle.future, error)
         if not parts:
             return
-        lengths = self._fetchers[handles[0].key.source].run_lengths([part.row_group for part in parts])
+        lengths = self.fetchers[handles[0].key.source].run_lengths([part.row_group for part in parts])
         ends = list(accumulate(lengths))
         first, *runs = [parts[end - length : end] for length, end in zip(lengths, ends, strict=True)]
         for run in runs:
@@ -455,7 +491,7 @@ class BlockStore:
     def _load_large(self, handle: BlockHandle, rows: BlockRows) -> bool:
         """Loads a block into temporary files. Returns ``False`` if that is not possible."""
         with self._fetching():
-            handle.large = self._fetchers[handle.key.source].fetch_large(rows.row_groups, rows.rows)
+            handle.large = self.fetchers[handle.key.source].fetch_large(rows.row_groups, rows.rows)
         if handle.large is None:
             handle.refused = True
             return False
@@ -470,7 +506,7 @@ class BlockStore:
     def _fetch(self, source: int, rows: BlockRows, number: int, run: RowGroupRun | None) -> RowGroupColumns:
         row_group, row_numbers, order = rows.row_groups[number], rows.rows[number], self._order_of(source, rows)
         with self._fetching():
-            return self._fetchers[source].fetch(row_group, row_numbers, order, run)
+            return self.fetchers[source].fetch(row_group, row_numbers, order, run)
 
     @contextmanager
     def _fetching(self) -> Iterator[None]:

@@ -131,7 +131,7 @@ def describe_wait(job: Job, handles: Sequence[BlockHandle], places: Sequence[Row
     loading = [handle for handle in handles if not handle.future.done()]
     if not loading:
         rows = [handle.rows for handle in handles if handle.rows is not None]
-        about = f": {describe_rows(job.reads, rows, places)}" if len(rows) == len(handles) else ""
+        about = f": {describe_rows(job.reads, rows, places)}" if rows and len(rows) == len(handles) else ""
         return f"a decoder or a function is working on them{about}"
     groups = [
         place

@@ -185,15 +185,22 @@ class Planner:
 
     Attributes:
         job_sizer: how many steps a job may hold.
+
+    Args:
+        jobs: the jobs. Subclasses make their own.
     """
 
     job_sizer: JobSizer
+
+    def __init__(self, jobs: Iterator[Job]) -> None:
+        self.job_sizer = JobSizer()
+        self._jobs = jobs
 
     def __iter__(self) -> Iterator[Job]:
         return self
 
     def __next__(self) -> Job:
-        raise NotImplementedError
+        return next(self._jobs)
 
     def plan_again(self, job: Job, find: Callable[[], list[FailedItem]]) -> bool:
         """Plans a failed job, or a part of one, and the jobs after it again without the rows that fail.
@@ -215,4 +222,8 @@ class Planner:
         return ()
 
     def finish(self) -> None:
-        """Ends the iteration, after its last job."""
+        """Ends the iteration, after its last job.
+
+        Raises:
+            DatasetError: remote files have changed since the iteration began.
+        """

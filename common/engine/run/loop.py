@@ -1,6 +1,6 @@
 """`JobLoop`: runs the jobs of one iteration ahead of the consumer, and delivers what they make in order.
 
-A `Planner` says what each job holds, a `BlockStore` loads its blocks, and a `Maker` makes it: in threads or in worker
+A `Planner` says what each job holds, a `Store` loads its blocks, and a `Maker` makes it: in threads or in worker
 processes, in an arena of this process or in a slot that another process maps. A job that fails is planned again without
 the rows that fail, or repeated in halves, until the error belongs to a single element.
 """
@@ -23,14 +23,13 @@ from ...base.metrics.tally import Gauge
 from ...base.process.dataclass import dataclass
 from ...base.progress import CancelToken, warning_seconds
 from ...base.threads import ThreadPool
-from ...plan.order.cursor import NOTHING, Cursor, SkipState
-from ...plan.plan import BasePlan
+from ...plan.order.cursor import NOTHING, SkipState
 from ..columns.batch import Column
 from .bad_rows import FailedItem
-from .block_store import BlockHandle, BlockStore
+from .block_store import BlockHandle, Store
 from .failing import check_blocks, describe_wait, failing_items
 from .jobs import Job, Planner, UnfinishedJobError
-from .rebatch import Emission, rebatcher_of
+from .rebatch import Emission, Rebatcher
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -121,22 +120,20 @@ class JobLoop(Generic[MadeT]):
     `stop` and `close` may be called from any thread, and more than once.
 
     Args:
-        cursor: where the iteration begins.
+        rebatcher: makes elements of the rows that remain, if functions drop some.
         ahead: the maximum number of jobs that are made or wait for the consumer.
     """
 
     def __init__(
         self,
-        plan: BasePlan,
-        cursor: Cursor,
         planner: Planner,
-        store: BlockStore,
+        store: Store,
         maker: Maker[MadeT],
         *,
+        rebatcher: Rebatcher | None,
         ahead: int,
         counters: Counters,
     ) -> None:
-        self._plan = plan
         self._planner = planner
         self._store = store
         self._maker = maker
@@ -149,9 +146,8 @@ class JobLoop(Generic[MadeT]):
         self._lacks_memory = False  # the maker has no room for the next job
         self._failure: Exception | None = None  # of planning, to be raised after the jobs that were planned before
         self._awaited: Future[MadeT] | None = None
-        self._rebatcher = rebatcher_of(plan, cursor.start) if plan.program.drops else None
+        self._rebatcher = rebatcher
         self._emissions: Iterator[Emission] = iter(())
-        self._position = cursor.start  # of the rebatcher's consumer
         self._is_over = False
         maker.begin(counters, self._token)
 
@@ -187,6 +183,11 @@ class JobLoop(Generic[MadeT]):
         self._token.cancel()  # first: it says why pools refuse work
         with self._maker.changed:
             self._maker.changed.notify_all()
+
+    @property
+    def futures(self) -> list[Future[MadeT]]:
+        """The jobs that are made or wait for the consumer. May be asked in any thread."""
+        return [entry.future for entry in list(self._jobs) if entry.future is not None]
 
     def close(self) -> None:
         """Stops, and frees the blocks and what was made ahead."""
@@ -225,8 +226,8 @@ class JobLoop(Generic[MadeT]):
         return changes
 
     def _regrouped(self, emission: Emission) -> Delivery[MadeT]:
-        first = emission.position - (1 if self._plan.element.batched else emission.rows)
-        self._position = emission.position
+        assert self._rebatcher is not None
+        first = self._rebatcher.pass_to(emission)
         made = self._maker.make_emission(emission, first)
         return Delivery(position=first, changes=[(first + 1, emission.skipped)], made=made)
 
@@ -237,7 +238,6 @@ class JobLoop(Generic[MadeT]):
                 raise self._failure
             finally:
                 self._failure = None  # otherwise it would keep the frames that it passes
-        self._plan.check_unchanged()
         self._planner.finish()
         self._is_over = True
         if self._rebatcher is not None:
@@ -259,11 +259,11 @@ class JobLoop(Generic[MadeT]):
         changes = self._pass(failed)
         if self._rebatcher is None:
             return Delivery(position=job.first + 1, changes=changes, error=error)
-        position = self._rebatcher.skip()
-        if position is None:  # rows before it wait for their batch
-            return Delivery(position=self._position, changes=(), error=error)
-        self._position = position
-        return Delivery(position=position, changes=[(position, state) for _, state in changes], error=error)
+        if self._rebatcher.skip():
+            changes = [(self._rebatcher.position, state) for _, state in changes]
+        else:  # rows before it wait for their batch
+            changes = []
+        return Delivery(position=self._rebatcher.position, changes=changes, error=error)
 
     def _plan_again(self) -> None:
         """Drops all jobs, and starts those that are planned in their place."""

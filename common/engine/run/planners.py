@@ -70,6 +70,9 @@ class JobPlanner(Planner):
         self._first += job.elements
         return job
 
+    def finish(self) -> None:
+        self._plan.check_unchanged()
+
     def _of_consecutive_rows(self, steps: int) -> Job | None:
         """Plans the usual job without a number for each row, which would take longer than copying a narrow row."""
         if steps > 1 and self._plan.has_uneven_batches:

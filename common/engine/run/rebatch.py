@@ -37,6 +37,9 @@ class Emission:
 class Rebatcher:
     """Collects rows and returns elements.
 
+    Attributes:
+        position: the number of source rows consumed for what the consumer has.
+
     Args:
         batch_size: the number of rows of a batch; ``None`` for unbatched rows.
         drop_remainder: whether a last, shorter batch is dropped.
@@ -46,7 +49,7 @@ class Rebatcher:
     def __init__(self, batch_size: int | None, *, drop_remainder: bool, start: int) -> None:
         self._batch_size = batch_size
         self._drop_remainder = drop_remainder
-        self._source = start
+        self._source = self.position = start
         self._waiting: list[tuple[list[Column], np.ndarray, np.ndarray]] = []
         self._rows = 0
 
@@ -78,10 +81,17 @@ class Rebatcher:
             self._waiting = [(left.columns, positions[full:], left_out[full:])] if left.rows else []
             self._rows -= full
 
-    def skip(self) -> int | None:
-        """Skips a source row. Returns the position after it, or ``None`` if earlier rows still wait for their batch."""
+    def pass_to(self, emission: Emission) -> int:
+        """Moves the position behind an emission. Returns the number of elements before it, as a state counts them."""
+        self.position = emission.position
+        return emission.position - (emission.rows if self._batch_size is None else 1)
+
+    def skip(self) -> bool:
+        """Skips a source row. Returns whether the position is now after it: no earlier rows wait for their batch."""
         self._source += 1
-        return None if self._rows else self._source
+        if not self._rows:
+            self.position = self._source
+        return not self._rows
 
     def finish(self) -> Iterator[Emission]:
         """Returns the last, shorter batch, unless it is dropped."""
@@ -103,8 +113,14 @@ def _emission(columns: list[Column], positions: np.ndarray, left_out: np.ndarray
     return Emission(columns=part, rows=hi - lo, position=last, skipped=SkipState(rows=skipped))
 
 
-def rebatcher_of(plan: BasePlan, start: int) -> Rebatcher:
-    """Returns the rebatcher of a plan whose functions drop rows. ``start`` source rows were consumed before."""
+def rebatcher_of(plan: BasePlan, start: int) -> Rebatcher | None:
+    """Returns the rebatcher of a plan whose functions drop rows; ``None`` if they drop none.
+
+    Args:
+        start: the number of source rows consumed before.
+    """
+    if not plan.program.drops:
+        return None
     batch = plan.order.batch
     return Rebatcher(
         None if batch is None else batch.batch_size,

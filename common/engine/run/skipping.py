@@ -122,10 +122,12 @@ class SkippingPlanner(Planner):
         """Ends the iteration: saves and logs the rows that were left out.
 
         Raises:
+            DatasetError: as for `Planner`.
             PipelineError: more than ``max_errors`` rows were left out.
         """
         if self._finished:
             return
+        self._plan.check_unchanged()
         self._finished = True
         self._count(self._over)
         if self._over:

@@ -30,7 +30,7 @@ from .block_store import BlockHandle, BlockStore, sources_of
 from .jobs import Job, JobSizer
 from .loop import JobLoop
 from .planners import planner_of
-from .rebatch import Emission
+from .rebatch import Emission, rebatcher_of
 from .step_source import NO_STEPS, RunSource, StepRequest, StepRun
 from .vocabularies import ready_program
 
@@ -166,8 +166,6 @@ class ThreadedEngine(RunSource):
         maker = ArenaMaker(loaders_of(plan, fetchers), program, threads=threads)
         max_errors = request.options.max_errors
         self._loop = JobLoop(
-            plan,
-            cursor,
             planner_of(plan, program, cursor, max_errors=max_errors, counters=counters, job_sizer=job_sizer),
             BlockStore(
                 plan,
@@ -180,6 +178,7 @@ class ThreadedEngine(RunSource):
                 workers=cursor.workers,
             ),
             maker,
+            rebatcher=rebatcher_of(plan, cursor.start),
             ahead=int(np.clip(memory_limit // (plan.step_bytes * job_sizer.most), 1, most_ahead)),
             counters=counters,
         )

@@ -18,7 +18,6 @@ from parquetry.common.engine.run.block_store import BlockStore
 from parquetry.common.engine.run.jobs import Job, JobSizer
 from parquetry.common.engine.run.loop import JobLoop
 from parquetry.common.engine.run.planners import JobPlanner
-from parquetry.common.plan.order.cursor import Cursor
 
 
 class FailingPlanner(JobPlanner):
@@ -39,6 +38,9 @@ class FailingPlanner(JobPlanner):
     def plan_again(self, job: Job, find: Callable[[], list[Any]]) -> bool:
         self.is_over = self.skips
         return self.skips
+
+    def finish(self) -> None:
+        """Nothing was read."""
 
 
 class OneJob:
@@ -75,7 +77,7 @@ def loop_of(tmp_path: Path, planner: FailingPlanner, error: Exception | None) ->
     plan = build(tmp_path / "rows", [[4]]).pipeline().plan()
     store, maker = BlockStore(plan, [], threads=1, memory_limit=1, finish=lambda *_: None), OneJob(error)
     fake: Any = maker
-    return JobLoop(plan, Cursor(), planner, store, fake, ahead=2, counters=Counters())
+    return JobLoop(planner, store, fake, rebatcher=None, ahead=2, counters=Counters())
 
 
 @pytest.mark.parametrize("error", [None, DecodeError("a row")])
