@@ -19,6 +19,7 @@ from ...base.process.dataclass import dataclass
 from ...base.process.forks import cached_property
 from ...dataset.row_groups import describe_row_group
 from ...engine.read.disk_cache import DiskCache
+from ...engine.run.row_group_loop import RowGroupJob
 from ...parquet.nested import take_rows
 from ...plan.order.permutations import permutation
 from ...plan.selection.statistics import decoded_bytes
@@ -37,20 +38,18 @@ _ROW_ORDER = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadJob:
+class LoadJob(RowGroupJob):
     """The rows or windows to load for one result.
 
     Attributes:
         epoch: number of the epoch, from 0.
-        row_group: ordinal of the row group.
-        part: number of the part of the row group.
+        part_number: number of the part of the row group.
         rows: the rows to load, ascending; ``None`` if ``windows`` is set.
         windows: int64 ``[windows, T, 2]``, the row group and row of each step.
     """
 
     epoch: int
-    row_group: int
-    part: int
+    part_number: int
     rows: np.ndarray | None = None
     windows: np.ndarray | None = None
 
@@ -145,7 +144,8 @@ class RowGroupLoader:
         """Returns the rows or windows of a job in the order in which they are returned."""
         if self.seed is None or len(items) < 2:
             return items
-        ordered: np.ndarray = items[permutation(len(items), self.seed, job.epoch, _ROW_ORDER, job.row_group, job.part)]
+        place = job.row_group, job.part_number
+        ordered: np.ndarray = items[permutation(len(items), self.seed, job.epoch, _ROW_ORDER, *place)]
         return ordered
 
     def _rows(self, table: pa.Table) -> list[tuple[Any, ...]]:

@@ -7,6 +7,7 @@ filters. Every wanted row is in exactly one job of an epoch. The order depends o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 
 from ...base.errors import PipelineError
 from ...base.process.dataclass import dataclass
+from ...base.process.forks import cached_property
 from ...engine.read.column_reader import ReadContext
 from ...engine.run.selecting import stored_slices
 from ...plan.order.permutations import permutation
@@ -189,24 +191,41 @@ class JobOrder:
     parts: int
     seed: int | None
 
+    @cached_property
     def items(self) -> np.ndarray:
-        """Returns ``(row group, part)`` of every nonempty job, in stored order; int64 ``[jobs, 2]``."""
-        parts = np.minimum(np.diff(self.selection.items_before), self.parts)
+        """``(row group, part)`` of every nonempty job of an epoch, in stored order; int64 ``[jobs, 2]``."""
+        parts = np.minimum(np.diff(self._before), self.parts)
         row_group = np.repeat(np.arange(len(parts)), parts)
         begins = np.cumsum(parts) - parts
         return np.stack([row_group, np.arange(len(row_group)) - begins[row_group]], axis=1)
 
-    def epoch(self, items: np.ndarray, epoch: int) -> Iterator[LoadJob]:
-        """Yields the jobs of one epoch in order."""
-        order = np.arange(len(items)) if self.seed is None else permutation(len(items), self.seed, epoch, _GROUP_ORDER)
-        before = self.selection.items_before
-        for row_group, part in items[order].tolist():
-            numbers = np.arange(before[row_group], before[row_group + 1])
-            yield self._job(epoch, row_group, part, np.array_split(numbers, min(self.parts, len(numbers)))[part])
+    def jobs(self, first: int, end: int | None) -> Iterator[LoadJob]:
+        """Yields the jobs from number ``first`` to ``end``, counted over all epochs; ``None`` = endlessly."""
+        count = len(self.items)
+        order = np.arange(count)
+        for number in itertools.count(first) if end is None else range(first, end):
+            epoch, place = divmod(number, count)
+            if self.seed is not None and (number == first or place == 0):
+                order = permutation(count, self.seed, epoch, _GROUP_ORDER)
+            yield self._job(number, epoch, *self.items[order[place]].tolist())
 
-    def _job(self, epoch: int, row_group: int, part: int, items: np.ndarray) -> LoadJob:
+    @cached_property
+    def _before(self) -> np.ndarray:
+        return self.selection.items_before
+
+    def _job(self, number: int, epoch: int, row_group: int, part: int) -> LoadJob:
+        begin, end = self._before[row_group : row_group + 2].tolist()
+        items = np.array_split(np.arange(begin, end), min(self.parts, end - begin))[part]
         item_rows = self.selection.item_rows(items)
         places = np.stack(self.selection.rows.locate(item_rows.reshape(-1)), axis=1)
-        if self.selection.starts is None:
-            return LoadJob(epoch=epoch, row_group=row_group, part=part, rows=places[:, 1])
-        return LoadJob(epoch=epoch, row_group=row_group, part=part, windows=places.reshape(*item_rows.shape, 2))
+        has_windows = self.selection.starts is not None
+        return LoadJob(
+            number=number,
+            first=number,
+            count=len(items),
+            epoch=epoch,
+            row_group=row_group,
+            part_number=part,
+            rows=None if has_windows else places[:, 1],
+            windows=places.reshape(*item_rows.shape, 2) if has_windows else None,
+        )

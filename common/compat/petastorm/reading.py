@@ -1,24 +1,22 @@
-"""`Reader`: iterates over the jobs of all epochs, in a fixed order and with bounded look-ahead."""
+"""`Reader`: iterates over the row groups of all epochs, in a fixed order, which a `JobLoop` loads ahead."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...base.process.forks import ForkLock, begun_by_parent, leave_to_parent
 from ...engine.read.disk_cache import clear
-from ...plan.options import DEFAULT_MEMORY_BYTES
+from ...engine.run.loop import JobLoop
+from ...engine.run.row_group_loop import LoadedRows, RowGroupMaker, row_group_loop, value_of
 from .errors import NoDataAvailableError, ReaderStoppedError, ResetError
-from .loading import LoadJob, RowGroupLoader
+from .loading import RowGroupLoader
 from .ngram import NGram
 from .planning import JobOrder
 from .unischema import Unischema
-from .workers_pool.process_pool import Pool
 
 if TYPE_CHECKING:
     from typing import Self
@@ -94,7 +92,7 @@ class Reader(SampleReader):
     def __init__(
         self,
         loader: RowGroupLoader,
-        pool: Pool,
+        pool: RowGroupMaker,
         order: Callable[[], JobOrder],
         *,
         num_epochs: int | None,
@@ -110,17 +108,15 @@ class Reader(SampleReader):
         self._lock = ForkLock()
         self._process = 0  # the one that began to read
         self._order: JobOrder | None = None
-        self._jobs: Iterator[LoadJob] | None = None
-        self._first_epoch = 0
-        self._in_flight: deque[tuple[LoadJob, int, Future[Any]]] = deque()
+        self._loop: JobLoop[LoadedRows] | None = None
+        self._number = 0  # of the next job, counted over all epochs
+        self._first_number = 0  # of the jobs since the last reset
         self._ready: Iterator[Any] = iter(())
-        self._epoch = 0
         self._epoch_is_empty = True
-        self._submitted = self._consumed = 0
         self.last_row_consumed = False
         self.stopped = False
         self._row_classes = _row_classes(loader.schema, loader.ngram)
-        weakref.finalize(self, pool.close, wait=False)
+        weakref.finalize(self, pool.shutdown, wait=False)
         leave_to_parent(self)
 
     # --- description ---
@@ -153,24 +149,20 @@ class Reader(SampleReader):
     @property
     def diagnostics(self) -> dict[str, Any]:
         """Settings, and how many row groups (or parts of them) were submitted, are in progress, and were read."""
-        waiting = sum(future.done() for _, _, future in list(self._in_flight))
+        ahead = [future.done() for future in self._futures]
         return {
             **self._settings,
-            "output_queue_size": waiting,
-            "items_produced": self._submitted,
-            "items_inprocess": len(self._in_flight) - waiting,
-            "items_consumed": self._consumed,
+            "output_queue_size": sum(ahead),
+            "items_produced": self._number + len(ahead),
+            "items_inprocess": len(ahead) - sum(ahead),
+            "items_consumed": self._number,
         }
 
     # --- iteration ---
 
     def __next__(self) -> Any:
         with self._lock:
-            if self.stopped:
-                raise ReaderStoppedError(
-                    "reader: Trying to read a sample after the reader has stopped (by stop(), or by leaving its with "
-                    "block). Make a new reader, or read inside the block."
-                )
+            self._check_not_stopped()
             while True:
                 values = next(self._ready, None)
                 if values is not None:
@@ -185,7 +177,7 @@ class Reader(SampleReader):
             ResetError: some elements were read, but not all (a ``NotImplementedError``).
         """
         with self._lock:
-            if self.stopped or not (self._jobs or self.last_row_consumed):
+            if self.stopped or (self._number == self._first_number and not self.last_row_consumed):
                 return
             if not self.last_row_consumed:
                 raise ResetError(
@@ -193,17 +185,17 @@ class Reader(SampleReader):
                     "Read to the end, or make a new reader."
                 )
             self.last_row_consumed = False
-            self._jobs = None
+            self._first_number = self._number
 
     def stop(self) -> None:
         """Stops the workers and drops waiting elements. Idempotent."""
         self.stopped = True
-        self._pool.close(wait=False)
+        self._pool.shutdown(wait=False)
 
     def join(self) -> None:
         """Waits until every worker has ended; call `stop` first."""
-        self._pool.close(wait=True)
-        self._in_flight.clear()
+        self._pool.shutdown(wait=True)
+        self._loop = None
 
     def cleanup(self) -> None:
         """Does nothing: caches are kept until `cleanup_cache`."""
@@ -215,7 +207,7 @@ class Reader(SampleReader):
         """
         if self._loader.cache is not None:
             with self._lock:
-                wait([future for _, _, future in self._in_flight])
+                wait(self._futures)
                 clear(self._loader.cache[0])
         print("Cache cleanup complete.")  # as Petastorm does
 
@@ -229,6 +221,11 @@ class Reader(SampleReader):
         steps = zip(self._loader.ngram.offsets, self._row_classes, values, strict=True)
         return {offset: row_class(*step) for offset, row_class, step in steps}
 
+    @property
+    def _futures(self) -> list[Future[LoadedRows]]:
+        """The jobs that are loaded or wait to be read."""
+        return [] if self._loop is None else self._loop.futures
+
     def _next_result(self) -> Any:
         """Returns the next job's elements, which may be none; raises ``StopIteration`` after the last job."""
         if self.last_row_consumed:
@@ -236,63 +233,57 @@ class Reader(SampleReader):
         if self._process not in (0, os.getpid()):
             raise begun_by_parent(self._process, "reader")
         self._process = os.getpid()
-        self._fill()
-        if not self._in_flight:
-            self._check_epoch_was_not_empty()
-            self.last_row_consumed = True
+        self._order = self._order or self._make_order()
+        jobs = len(self._order.items)
+        if self.num_epochs is None and not jobs:
+            raise _no_rows()
+        self._loop = self._loop or self._begin(self._order)
+        try:
+            delivery = next(self._loop, None)
+        except BaseException as error:
+            self._loop = None  # it is closed; the next call begins another one
+            self._check_not_stopped()
+            if isinstance(error, Exception):
+                self._number += 1  # after the job that failed
+            raise
+        if delivery is None:
+            self._loop, self.last_row_consumed = None, True
             raise StopIteration
-        job, _, future = self._in_flight.popleft()
-        if job.epoch != self._epoch:
-            self._check_epoch_was_not_empty()
-            self._epoch, self._epoch_is_empty = job.epoch, True
-        result = future.result()
-        self._consumed += 1
+        self._number = delivery.position + (delivery.error is None)
+        result = value_of(delivery)
         if len(result):
             self._epoch_is_empty = False
+        if self._number % jobs == 0:
+            if self.num_epochs is None and self._epoch_is_empty:
+                raise _no_rows()
+            self._epoch_is_empty = True
         return [tuple(result.values())] if isinstance(result, dict) else result
+
+    def _begin(self, order: JobOrder) -> JobLoop[LoadedRows]:
+        """Begins to load the jobs from the next one to the last before a reset."""
+        end = None if self.num_epochs is None else self._first_number + self.num_epochs * len(order.items)
+        jobs = order.jobs(self._number, end)
+        return row_group_loop(jobs, self._pool, ahead=self._look_ahead, size_of=self._loader.result_bytes)
+
+    def _check_not_stopped(self) -> None:
+        if self.stopped:
+            raise ReaderStoppedError(
+                "reader: Trying to read a sample after the reader has stopped (by stop(), or by leaving its with "
+                "block). Make a new reader, or read inside the block."
+            )
 
     def forget_elements(self) -> object:
         """As `HoldsElements`."""
-        elements = self._ready, self._in_flight
-        self._ready, self._in_flight = iter(()), deque()
+        elements = self._ready, self._loop
+        self._ready, self._loop = iter(()), None
         return elements
 
-    def _check_epoch_was_not_empty(self) -> None:
-        if self.num_epochs is None and self._epoch_is_empty:
-            raise NoDataAvailableError(
-                "reader: with num_epochs=None, expected at least one row per epoch, got an epoch without rows. Loosen "
-                "the filters, the predicate or the selector."
-            )
 
-    def _fill(self) -> None:
-        """Submits jobs up to the look-ahead and the memory limit, but at least one.
-
-        Only a few are queued at a time, because the interpreter completes queued jobs before it exits.
-        """
-        self._jobs = self._jobs or self._all_jobs()
-        undone = sum(not future.done() for _, _, future in self._in_flight)
-        held_bytes = sum(size for _, size, _ in self._in_flight)
-        most_undone = self._settings["workers_count"]
-        while not self._in_flight or (
-            len(self._in_flight) < self._look_ahead and undone <= most_undone and held_bytes < DEFAULT_MEMORY_BYTES
-        ):
-            job = next(self._jobs, None)
-            if job is None:
-                return
-            size = self._loader.result_bytes(job)
-            self._in_flight.append((job, size, self._pool.submit(job)))
-            held_bytes += size
-            self._submitted += 1
-            undone += 1
-
-    def _all_jobs(self) -> Iterator[LoadJob]:
-        self._order = self._order or self._make_order()
-        items = self._order.items()
-        for _ in itertools.repeat(None) if self.num_epochs is None else range(self.num_epochs):
-            if not len(items):
-                return
-            yield from self._order.epoch(items, self._first_epoch)
-            self._first_epoch += 1
+def _no_rows() -> NoDataAvailableError:
+    return NoDataAvailableError(
+        "reader: with num_epochs=None, expected at least one row per epoch, got an epoch without rows. Loosen the "
+        "filters, the predicate or the selector."
+    )
 
 
 def _row_classes(schema: Unischema, ngram: NGram | None) -> list[Any]:

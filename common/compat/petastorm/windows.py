@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...base.errors import DatasetError
-from ...base.progress import thread_pool
+from ...base.progress import in_parallel
 from ...plan.selection.rows import RowSet
 from ...plan.selection.selection import Selection
 from ...plan.selection.windows import Stamps, WindowRule, decreasing_stamp, stamps_of, window_starts
@@ -41,8 +41,7 @@ def form_windows(
             kept = kept[loader.mask(predicate, row_group, kept)]
         return kept, stored_rows(loader.dataset, [field], row_group, kept).column(0)
 
-    with thread_pool(_THREADS, "parquetry-select") as pool:
-        parts = list(pool.map(read, row_groups.tolist()))
+    parts = in_parallel(read, row_groups.tolist(), "forming windows", _THREADS)
     rows = rows.replace({int(row_group): kept for row_group, (kept, _) in zip(row_groups, parts, strict=True)})
     stamps = _stamps(field.name, [chunk for _, column in parts for chunk in column.chunks])
     row_group_of_row = np.repeat(row_groups, [len(kept) for kept, _ in parts])

@@ -1,6 +1,6 @@
 """Loads row groups ahead of their consumer, each by a call of a function: the parts of a `JobLoop` without blocks.
 
-`tables_ahead` yields stored rows.
+`tables_ahead` yields stored rows. Petastorm's readers load values, some rows of a row group at a time.
 """
 
 from __future__ import annotations

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import pyarrow.fs as pafs
 
 from ....base.errors import DatasetError
-from ....base.progress import thread_pool
+from ....engine.read.fetch import Fetcher
+from ....engine.run.row_group_loop import tables_ahead
+from ....plan.selection.rows import all_rows
 from ....schema.petastorm_metadata import (
     ROW_GROUP_INDEXES_KEY,
     SCHEMA_KEY,
@@ -19,10 +22,8 @@ from ....write.metadata_file import indexes_from_metadata, indexes_to_metadata, 
 from ....write.petastorm import indexes_to_pickle
 from ..dataset import PetastormDataset
 from ..errors import PetastormMetadataError
-from ..values import row_tuples, stored_rows
+from ..values import row_tuples
 from .rowgroup_indexers import RowGroupIndexerBase, indexer_of
-
-_THREADS = 8
 
 
 def get_row_group_indexes(dataset: PetastormDataset) -> dict[str, RowGroupIndexerBase]:
@@ -78,13 +79,10 @@ def build_rowgroup_index(
         )
     names = list(dict.fromkeys(name for indexer in indexers for name in indexer.column_names))
     fields = [dataset.schema[name] for name in names]
-
-    def rows_of(row_group: int) -> list[dict[str, Any]]:
-        rows = row_tuples(fields, stored_rows(dataset, fields, row_group))
-        return [dict(zip(names, row, strict=True)) for row in rows]
-
-    with thread_pool(_THREADS, "parquetry-index") as pool:
-        for row_group, rows in enumerate(pool.map(rows_of, range(len(dataset.row_groups)))):
+    tables = tables_ahead(Fetcher(dataset, fields), all_rows(dataset.row_groups.rows), range(len(dataset.row_groups)))
+    with closing(tables):
+        for row_group, table in enumerate(tables):
+            rows = [dict(zip(names, row, strict=True)) for row in row_tuples(fields, table)]
             for indexer in indexers:
                 indexer.build_index(rows, row_group)
     indexes = {**stored_indexes(dataset), **{indexer.index_name: indexer.to_value() for indexer in indexers}}

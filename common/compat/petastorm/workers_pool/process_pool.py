@@ -1,4 +1,4 @@
-"""Pools that load jobs in processes, in worker threads, or in the calling thread. Results are futures.
+"""Pools that load jobs in processes, in worker threads, or in the calling thread: the makers of a reader's loop.
 
 Each pool belongs to one reader and is closed with it. Processes are new interpreters, never forks. If a process dies,
 it is replaced and its job runs again; if that process dies too, the job's future holds a `SidecarError`.
@@ -9,51 +9,27 @@ from __future__ import annotations
 import pickle
 import queue
 import sys
-from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
 from ....base.errors import PipelineError, SidecarError
-from ....base.threads import ThreadPool
+from ....engine.run.row_group_loop import RowGroupMaker
 from ....stages.functions import pickle_with_files
 from ....transport.sidecar.worker_process import StreamChannel, WorkerProcess, start_worker
 from ..loading import LoadJob, RowGroupLoader
 from ..module_names import install, is_installed
 
+_THREAD_NAME = "parquetry-petastorm"
 
-def make_pool(kind: str, workers: int, loader: RowGroupLoader) -> Pool:
+
+def make_pool(kind: str, workers: int, loader: RowGroupLoader) -> RowGroupMaker:
     """Makes the pool for a reader's ``reader_pool_type``."""
     if kind == "process":
         return ProcessPool(loader, workers)
-    return Pool(loader.load, threads=workers if kind == "thread" else 0)
+    return RowGroupMaker(loader.load, threads=workers if kind == "thread" else 0, name=_THREAD_NAME)
 
 
-class Pool:
-    """Loads jobs in threads. With ``threads=0``, `submit` loads them in the calling thread."""
-
-    def __init__(self, load: Callable[[LoadJob], Any], *, threads: int) -> None:
-        self._load = load
-        self._executor = ThreadPool(threads, "parquetry-petastorm") if threads else None
-
-    def submit(self, job: LoadJob) -> Future[Any]:
-        """Starts a job."""
-        if self._executor is not None:
-            return self._executor.submit(self._load, job)
-        future: Future[Any] = Future()
-        try:
-            future.set_result(self._load(job))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def close(self, *, wait: bool) -> None:
-        """Ends all work; with ``wait``, returns after it has ended. Idempotent."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=wait, cancel_futures=True)
-
-
-class ProcessPool(Pool):
+class ProcessPool(RowGroupMaker):
     """Loads jobs in sidecar workers, each with its own thread here. A worker starts when a job first needs it."""
 
     def __init__(self, loader: RowGroupLoader, workers: int) -> None:
@@ -72,7 +48,7 @@ class ProcessPool(Pool):
             self._idle.put(None)
         self._running: set[WorkerProcess] = set()
         self._closed = False
-        super().__init__(self._load_there, threads=workers)
+        super().__init__(self._load_there, threads=workers, name=_THREAD_NAME)
 
     def _load_there(self, job: LoadJob) -> Any:
         """Returns the result of a job; raises the job's error."""
@@ -97,11 +73,11 @@ class ProcessPool(Pool):
             "killed it for memory, lower workers_count; otherwise see its messages above."
         )
 
-    def close(self, *, wait: bool) -> None:
+    def shutdown(self, *, wait: bool) -> None:
         self._closed = True
         for worker in list(self._running):
             worker.end()
-        super().close(wait=wait)
+        super().shutdown(wait=wait)
 
     def _start(self) -> WorkerProcess:
         worker = start_worker()

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import NdarrayCodec, Unischema, UnischemaField, write_dataset
-from parquetry.common.base.errors import DatasetError, PipelineError
+from parquetry.common.base.errors import DatasetError, PipelineError, TransformError
 from parquetry.common.compat.petastorm import NoDataAvailableError, TransformSpec, make_batch_reader, make_reader
 from parquetry.common.compat.petastorm import reader as reader_module
 from parquetry.common.compat.petastorm.errors import NoFieldsError, ReaderStoppedError, ResetError
@@ -345,6 +345,57 @@ def test_many_threads_read_each_row_once() -> None:
         for thread in threads:
             thread.join()
     assert sorted(found) == list(range(60))
+
+
+@pytest.mark.parametrize("pool", POOLS[:2])
+@pytest.mark.parametrize("error", [ZeroDivisionError, TransformError, KeyboardInterrupt])
+def test_a_reader_continues_after_an_error_and_loses_nothing_when_it_is_interrupted(
+    pool: str, error: type[BaseException]
+) -> None:
+    raised = []
+
+    def fail_once(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 30 and not raised:
+            raised.append(error)
+            raise error("no")
+        return row
+
+    options: dict[str, Any] = {"schema_fields": ["id"], "shuffle_row_groups": False}
+    read: list[int] = []
+    with make_reader(str(REAL), transform_spec=TransformSpec(fail_once), reader_pool_type=pool, **options) as reader:
+        with pytest.raises(error):
+            read.extend(int(row.id) for row in reader)
+        read.extend(ids(reader))
+        assert reader.last_row_consumed
+    failed = [] if error is KeyboardInterrupt else next(each for each in row_groups() if 30 in each)
+    assert read == [number for number in range(60) if number not in failed]
+
+
+def test_stopping_wakes_a_thread_that_waits_for_a_row() -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def wait(row: dict[str, Any]) -> dict[str, Any]:
+        began.set()
+        go_on.wait(60)
+        return row
+
+    reader = make_reader(str(REAL), schema_fields=["id"], transform_spec=TransformSpec(wait))
+    errors: list[BaseException] = []
+
+    def take() -> None:
+        try:
+            next(reader)
+        except ReaderStoppedError as error:
+            errors.append(error)
+
+    consumer = threading.Thread(target=take)
+    consumer.start()
+    assert began.wait(60)
+    reader.stop()
+    consumer.join(60)
+    go_on.set()
+    reader.join()
+    assert len(errors) == 1
 
 
 def test_the_look_ahead_is_bounded() -> None:

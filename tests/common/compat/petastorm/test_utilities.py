@@ -184,7 +184,7 @@ def test_the_cache_of_a_live_reader_is_removed_after_what_it_loads_is_kept(
     removed = []
 
     def clear(directory: str) -> None:
-        assert all(future.done() for _, _, future in reader._in_flight)
+        assert all(future.done() for future in reader._futures)
         removed.append(directory)
 
     monkeypatch.setattr(reading, "clear", clear)
