@@ -104,22 +104,7 @@ def make_reader(
         NoDataAvailableError: there are fewer row groups than shards.
         DatasetError: there is nothing to read at the URL (an ``OSError``).
     """
-    _warn_unused(locals())
-    return _reader(
-        dataset_url,
-        batched=False,
-        schema_fields=schema_fields,
-        pool=(reader_pool_type, workers_count, results_queue_size),
-        order=(seed, shuffle_rows, shuffle_row_groups, shuffle_row_drop_partitions, num_epochs),
-        predicate=predicate,
-        selector=rowgroup_selector,
-        shard=(cur_shard, shard_count),
-        cache=(cache_type, cache_location, cache_size_limit),
-        transform=transform_spec,
-        filters=filters,
-        files=(storage_options, filesystem),
-        zmq_copy_buffers=zmq_copy_buffers,
-    )
+    return _reader(dataset_url, batched=False, zmq_copy_buffers=zmq_copy_buffers, **_used(locals()))
 
 
 def make_batch_reader(
@@ -164,22 +149,17 @@ def make_batch_reader(
         PipelineError: an argument is out of range, or is an `NGram`.
         NoFieldsError, NoDataAvailableError, DatasetError: as for `make_reader`.
     """
-    _warn_unused(locals())
-    return _reader(
-        dataset_url_or_urls,
-        batched=True,
-        schema_fields=schema_fields,
-        pool=(reader_pool_type, workers_count, results_queue_size),
-        order=(seed, shuffle_rows, shuffle_row_groups, shuffle_row_drop_partitions, num_epochs),
-        predicate=predicate,
-        selector=rowgroup_selector,
-        shard=(cur_shard, shard_count),
-        cache=(cache_type, cache_location, cache_size_limit),
-        transform=transform_spec,
-        filters=filters,
-        files=(storage_options, filesystem),
-        zmq_copy_buffers=zmq_copy_buffers,
-    )
+    return _reader(dataset_url_or_urls, batched=True, zmq_copy_buffers=zmq_copy_buffers, **_used(locals()))
+
+
+def _used(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Warns of arguments without a meaning here. Returns the others, without the URL."""
+    for name, default in UNUSED_ARGUMENTS.items():
+        value = arguments.get(name, default)
+        if value != default:
+            reason = "was deprecated and will be removed in future versions." if name == "shard_seed" else ""
+            _warn_once(name, f"{name} {reason or 'has no meaning in parquetry'}; the value {value!r} is not used.")
+    return {name: value for name, value in list(arguments.items())[1:] if name not in UNUSED_ARGUMENTS}
 
 
 def _reader(
@@ -187,25 +167,33 @@ def _reader(
     *,
     batched: bool,
     schema_fields: object,
-    pool: tuple[str, int, int],
-    order: tuple[int | None, bool, bool, int, int | None],
+    reader_pool_type: str,
+    workers_count: int,
+    results_queue_size: int,
+    seed: int | None,
+    shuffle_rows: bool,
+    shuffle_row_groups: bool,
+    shuffle_row_drop_partitions: int,
     predicate: PredicateBase | None,
-    selector: RowGroupSelectorBase | None,
-    shard: tuple[Any, Any],
-    cache: tuple[str | None, str | None, int | None],
-    transform: TransformSpec | None,
+    rowgroup_selector: RowGroupSelectorBase | None,
+    num_epochs: int | None,
+    cur_shard: int | None,
+    shard_count: int | None,
+    cache_type: str | None,
+    cache_location: str | None,
+    cache_size_limit: int | None,
+    transform_spec: TransformSpec | None,
     filters: object,
-    files: tuple[Mapping[str, Any] | None, object],
+    storage_options: Mapping[str, Any] | None,
+    filesystem: object,
     zmq_copy_buffers: bool,
 ) -> Reader:
-    seed, shuffle_rows, shuffle_row_groups, parts, num_epochs = order
-    pool_type, workers, results_queue_size = pool
-    _check_pool(pool_type, workers, results_queue_size)
-    kept = _cache(*cache)
-    _check_order(num_epochs, parts, seed)
+    _check_pool(reader_pool_type, workers_count, results_queue_size)
+    kept = _cache(cache_type, cache_location, cache_size_limit)
+    _check_order(num_epochs, shuffle_row_drop_partitions, seed)
     if batched and isinstance(schema_fields, NGram):
         raise PipelineError("make_batch_reader: expected fields, got an NGram. Use make_reader for windows.")
-    dataset = open_dataset(url, storage_options=files[0], filesystem=files[1], physical=batched)
+    dataset = open_dataset(url, storage_options=storage_options, filesystem=filesystem, physical=batched)
     if batched and dataset.is_petastorm:
         _warn_once(
             "batch_reader",
@@ -215,20 +203,20 @@ def _reader(
     dataset = _declaring(dataset, schema_fields)
     stored = from_parquetry(dataset.schema)
     storage, ngram = _storage_schema(dataset, stored, schema_fields)
-    if transform is not None and not hasattr(transform, "edit_fields"):
+    if transform_spec is not None and not hasattr(transform_spec, "edit_fields"):
         raise PipelineError(
-            f"transform_spec: expected a TransformSpec, got {transform!r}. Write TransformSpec(function)."
+            f"transform_spec: expected a TransformSpec, got {transform_spec!r}. Write TransformSpec(function)."
         )
-    schema = storage if transform is None else transform_schema(storage, transform)
+    schema = storage if transform_spec is None else transform_schema(storage, transform_spec)
     if not schema.fields:
         raise NoFieldsError(_why_no_fields(dataset, storage))
     chosen, predicate = choose_rows(
         dataset,
         filters=filters,
         predicate=predicate,
-        selector=selector,
-        cur_shard=shard[0],
-        shard_count=shard[1],
+        selector=rowgroup_selector,
+        cur_shard=cur_shard,
+        shard_count=shard_count,
     )
     if not chosen.of_shard().num_items:
         warnings.warn(
@@ -242,7 +230,7 @@ def _reader(
         dataset=dataset,
         fields=tuple(dataset.schema[name] for name in storage.fields),
         schema=schema,
-        transform=transform,
+        transform=transform_spec,
         predicate=predicate if ngram is None else None,
         ngram=ngram,
         cache=kept,
@@ -252,15 +240,23 @@ def _reader(
 
     def ordered() -> JobOrder:
         windows = None if ngram is None else form_windows(loader, chosen, predicate, ngram)
-        return JobOrder(selection=chosen.of_shard(windows), parts=parts, seed=drawn if shuffle_row_groups else None)
+        return JobOrder(
+            selection=chosen.of_shard(windows),
+            parts=shuffle_row_drop_partitions,
+            seed=drawn if shuffle_row_groups else None,
+        )
 
     return Reader(
         loader,
-        make_pool(pool_type, workers, loader),
+        make_pool(reader_pool_type, workers_count, loader),
         ordered,
         num_epochs=num_epochs,
-        look_ahead=workers + results_queue_size if pool_type != "dummy" else 1,
-        settings={"zmq_copy_buffers": zmq_copy_buffers, "reader_pool_type": pool_type, "workers_count": workers},
+        look_ahead=workers_count + results_queue_size if reader_pool_type != "dummy" else 1,
+        settings={
+            "zmq_copy_buffers": zmq_copy_buffers,
+            "reader_pool_type": reader_pool_type,
+            "workers_count": workers_count,
+        },
     )
 
 
@@ -349,14 +345,6 @@ def _default_schema(dataset: PetastormDataset, stored: Unischema, patterns: Sequ
             stacklevel=5,
         )
     return Unischema(stored._name, [field for name, field in stored.fields.items() if name not in unread])
-
-
-def _warn_unused(arguments: Mapping[str, Any]) -> None:
-    for name, default in UNUSED_ARGUMENTS.items():
-        value = arguments.get(name, default)
-        if value != default:
-            reason = "was deprecated and will be removed in future versions." if name == "shard_seed" else ""
-            _warn_once(name, f"{name} {reason or 'has no meaning in parquetry'}; the value {value!r} is not used.")
 
 
 def _warn_once(key: str, text: str) -> None:
