@@ -17,9 +17,9 @@ from torch.utils.data import default_collate, default_convert
 from parquetry.common.base.errors import PipelineError
 from parquetry.common.base.tracebacks import shortens
 
+from .loader_workers.runs import Run
+from .loader_workers.sent_batches import SentBatch
 from .nested import NestedTensors
-from .runs import Run
-from .sent_batches import SentBatch
 from .torch_internals import default_collate_fn_map
 
 Batch = TypeVar("Batch")

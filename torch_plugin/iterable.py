@@ -45,11 +45,11 @@ from .epochs import EpochCounter, epoch_number, warn_of_dropped_state
 from .iterable_carrier import IterableCarrier
 from .iterator import ElementIterator, Progress, lane_of, parse
 from .loader_passes import LoaderAware, LoaderPosition, Pass
+from .loader_workers.relay import RelayPlan, most_in_run, most_waiting, new_meeting
+from .loader_workers.runs import RunIterator
 from .meshes import warn_of_model_parallel
 from .pass_counters import PassCounters
 from .placement import Placement, on_these_ranks, rank_here, shard_of, shared_number, with_shard
-from .relay import RelayPlan, most_in_run, most_waiting, new_meeting
-from .runs import RunIterator
 from .stateful_ranks import continue_on_other_ranks
 from .torch_internals import keeps_workers
 from .trainer_sharding import TrainerEpoch, TrainerSharding, length_for_trainer

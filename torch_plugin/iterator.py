@@ -24,10 +24,10 @@ from parquetry.common.plan.order.cursor import NOTHING, Cursor, SkipState
 from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.schema.element import Element
 
-from .loader_memory import Placer, SharedPacker, block_bytes, over_region, share_regions
+from .loader_workers.loader_memory import Placer, SharedPacker, block_bytes, over_region, share_regions
+from .loader_workers.relay import Relay, RelayPlan
+from .loader_workers.sent_batches import SentBatch
 from .placement import on_these_ranks
-from .relay import Relay, RelayPlan
-from .sent_batches import SentBatch
 from .tensors import (
     CoreBatch,
     arrays_to_torch,

@@ -29,11 +29,12 @@ from parquetry.common.base.process.forks import begun_by_parent, leave_to_parent
 from parquetry.common.base.tracebacks import shorten, shortens
 from parquetry.common.plan.order.cursor import SkipState
 
-from . import worker_failures
 from .collation import as_is, convert, stack
 from .copies import CopyCounter, may_copy
 from .loader_state import check_dealt_state_of, check_state_of, restored_by, restores_end
-from .runs import Run, RunMerger
+from .loader_workers import worker_failures
+from .loader_workers.runs import Run, RunMerger
+from .loader_workers.worker_failures import explain, follow, watched
 from .torch_internals import (
     LoaderIterator,
     base_seed,
@@ -48,7 +49,6 @@ from .torch_internals import (
     unwrapped,
 )
 from .trainer_sharding import TrainerEpoch, TrainerSharding, trainer_epoch, trainer_sharding_of
-from .worker_failures import explain, follow, watched
 
 _SEARCHED = 10_000  # how many objects to search, nearest first
 _LONGEST = 1_000  # longer lists and dicts are assumed to hold data

@@ -28,7 +28,8 @@ from torch.utils.data import DataLoader
 from parquetry.common.base.native.compiler import find_compiler
 from parquetry.common.base.native.dlpack import DTYPES, TensorLayout, TensorRun, exchange_of, is_exchanged, tensors_in
 from parquetry.common.engine.columns.batch import Dense
-from parquetry.torch_plugin import ParquetPipe, as_is, sent_batches, tensors
+from parquetry.torch_plugin import ParquetPipe, as_is, tensors
+from parquetry.torch_plugin.loader_workers import sent_batches
 from parquetry.torch_plugin.tensors import CoreBatch, split_for_core, torch_exchange
 
 pytestmark = [

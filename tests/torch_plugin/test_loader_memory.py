@@ -26,7 +26,8 @@ from parquetry.common.base.errors import PipelineError
 from parquetry.common.base.memory.arena import SHARED_REGIONS, RegionPool
 from parquetry.common.engine.run import jobs
 from parquetry.common.plan import plan
-from parquetry.torch_plugin import ParquetPipe, as_is, loader_memory, mapped_regions, relay
+from parquetry.torch_plugin import ParquetPipe, as_is
+from parquetry.torch_plugin.loader_workers import loader_memory, mapped_regions, relay
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memory files")
 ROWS, BATCH = 96, 8
@@ -455,7 +456,7 @@ def test_a_file_of_another_process_with_the_workers_number_is_not_opened(tmp_pat
 @pytest.mark.slow
 def test_a_worker_that_is_hidden_from_its_trainer_says_so() -> None:
     program = (
-        "import ctypes; from parquetry.torch_plugin.loader_memory import is_visible; "
+        "import ctypes; from parquetry.torch_plugin.loader_workers.loader_memory import is_visible; "
         "seen = is_visible(); is_visible.cache_clear(); ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); "
         "print(seen, is_visible())"
     )

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from parquetry.common.engine.columns.batch import Dense, Ragged
 from parquetry.torch_plugin import ParquetPipe, iterator
-from parquetry.torch_plugin.loader_memory import SharedPacker
+from parquetry.torch_plugin.loader_workers.loader_memory import SharedPacker
 
 ARRAYS = [
     np.arange(6, dtype=np.float32).reshape(2, 3),

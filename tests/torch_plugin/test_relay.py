@@ -35,16 +35,8 @@ from parquetry.common import (
 )
 from parquetry.common.base.errors import NullValueError, ResourceError
 from parquetry.common.engine.read.shared_tables import can_share
-from parquetry.torch_plugin import (
-    NestedTensors,
-    ParquetIterable,
-    ParquetPipe,
-    as_is,
-    loader_memory,
-    mapped_regions,
-    relay,
-    sent_batches,
-)
+from parquetry.torch_plugin import NestedTensors, ParquetIterable, ParquetPipe, as_is
+from parquetry.torch_plugin.loader_workers import loader_memory, mapped_regions, relay, sent_batches
 
 pytestmark = pytest.mark.skipif(not can_share(), reason="needs memory files and sockets without a file")
 ROWS, GROUP, BATCH = 600, 50, 7

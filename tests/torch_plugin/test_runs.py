@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, IterableDataset, dataloader, default_co
 
 from parquetry.common.engine.read.shared_tables import can_share
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is
-from parquetry.torch_plugin.relay import most_in_run
-from parquetry.torch_plugin.runs import Run, RunIterator, RunMerger
+from parquetry.torch_plugin.loader_workers.relay import most_in_run
+from parquetry.torch_plugin.loader_workers.runs import Run, RunIterator, RunMerger
 
 needs_relay = pytest.mark.skipif(not can_share(), reason="needs memory files and sockets without a file")
 BATCHES = 60

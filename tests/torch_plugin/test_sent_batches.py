@@ -14,7 +14,7 @@ from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
 from parquetry.common.engine.columns.batch import Column, Dense
-from parquetry.torch_plugin import loader_memory, sent_batches
+from parquetry.torch_plugin.loader_workers import loader_memory, sent_batches
 
 SIZES = [(3, 5), (2, 7), (3, 5), (1, 1), (4, 9), (5, 2000)]
 SIZED = (2 + 1, 1 + 1)  # the numbers of the two fields: their axes, and where they are

@@ -23,7 +23,8 @@ from parquetry.common.engine.read import kept_tables, shared_tables
 from parquetry.common.engine.read.native_reader import NativeColumnReader
 from parquetry.common.engine.read.passed_pages import PASSED_PAGES
 from parquetry.common.engine.read.shared_tables import can_share
-from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix, relay
+from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix
+from parquetry.torch_plugin.loader_workers import relay
 
 pytestmark = pytest.mark.skipif(not can_share(), reason="needs memory files and locks of open files")
 ROWS, GROUP, BATCH = 2000, 250, 10

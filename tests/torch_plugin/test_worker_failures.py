@@ -15,8 +15,9 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from parquetry.common.transport import children
-from parquetry.torch_plugin import ParquetIterable, as_is, mapped_regions, worker_failures
-from parquetry.torch_plugin.mapped_regions import RegionMemory
+from parquetry.torch_plugin import ParquetIterable, as_is
+from parquetry.torch_plugin.loader_workers import mapped_regions, worker_failures
+from parquetry.torch_plugin.loader_workers.mapped_regions import RegionMemory
 
 DEADLY = 7
 

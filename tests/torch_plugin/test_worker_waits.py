@@ -17,7 +17,8 @@ from processes import PATIENCE_S
 from torch.utils.data import DataLoader
 
 from parquetry.common.transport.stalls import is_stopped
-from parquetry.torch_plugin import ParquetIterable, worker_failures
+from parquetry.torch_plugin import ParquetIterable
+from parquetry.torch_plugin.loader_workers import worker_failures
 
 pytestmark = [
     pytest.mark.slow,

@@ -39,6 +39,8 @@ from parquetry.common.base.native.library import address_of
 from parquetry.common.base.platform.memory_file import has_memfd, is_visible, memory_file
 from parquetry.common.engine.columns.batch import Dense, Ragged
 
+from ..tensors import JaggedPart, Part, reduce_jagged
+from ..torch_internals import Jagged, shared_block
 from .mapped_regions import (
     HEAD_BYTES,
     MEMORY_NAME,
@@ -50,8 +52,6 @@ from .mapped_regions import (
     tensor_at,
     vector_at,
 )
-from .tensors import JaggedPart, Part, reduce_jagged
-from .torch_internals import Jagged, shared_block
 
 _ALIGNMENT = 64
 _MOST_REGIONS = 24  # per worker, with one descriptor each, and as many again whose small tensors are copied

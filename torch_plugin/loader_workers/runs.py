@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from parquetry.common.base.errors import ParquetryError
 from parquetry.common.base.tracebacks import shorten
-from parquetry.common.pipeline.pipeline_iterator import ElementT
 
-from .iterator import ElementIterator
+from ..torch_internals import ExceptionWrapper, pin_memory
 from .sent_batches import SentBatch
-from .torch_internals import ExceptionWrapper, pin_memory
 
 Collate: TypeAlias = Callable[[Any], Any]
 _END = object()
@@ -66,22 +64,30 @@ def _pinned(batch: object) -> object:
         return ExceptionWrapper(where="in pin memory thread")  # as torch does
 
 
-class RunIterator(Generic[ElementT]):
+class BatchesOfWorker(Protocol):
+    """An iterator in a loader worker that knows which further batches have come."""
+
+    def __next__(self) -> Any: ...
+    def received(self, most: int) -> list[SentBatch]:
+        """Returns further batches, at most ``most``, that can be had without waiting."""
+
+
+class RunIterator:
     """In a loader worker: yields the elements of an iterator in runs."""
 
-    def __init__(self, elements: ElementIterator[ElementT], worker: int, most: int) -> None:
+    def __init__(self, elements: BatchesOfWorker, worker: int, most: int) -> None:
         self._elements = elements
         self._worker = worker
         self._most = most
         self._is_over = False
 
-    def __iter__(self) -> RunIterator[ElementT]:
+    def __iter__(self) -> RunIterator:
         return self
 
     def __next__(self) -> Run:
         if self._is_over:
             raise StopIteration
-        batches: list[ElementT | SentBatch] = []
+        batches: list[Any] = []
         error = None
         try:
             batches.append(next(self._elements))

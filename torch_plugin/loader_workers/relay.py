@@ -42,10 +42,10 @@ from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.transport.sidecar.runners import needs_workers
 
+from ..torch_internals import is_told_to_end
 from .loader_memory import make_for
 from .mapped_regions import RegionMemory
 from .sent_batches import Encoder, SentBatch, discard, regions_of, with_regions
-from .torch_internals import is_told_to_end
 
 _LOGGER = logging.getLogger(__name__)
 _ADDRESS = "\0parquetry-relay-{}-{}"  # unix(7): the first byte says that there is no file

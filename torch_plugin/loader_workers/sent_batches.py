@@ -33,10 +33,10 @@ from parquetry.common.engine.columns.batch import (
 )
 from parquetry.common.schema.element import Element, OutputField
 
+from ..tensors import batch_value, is_jagged, list_offsets, torch_exchange
+from ..torch_internals import jagged, seen_by_modes
 from .loader_memory import Copies, place_arrays, release
 from .mapped_regions import RegionMemory, borrow, give_back_unused, own_copy
-from .tensors import batch_value, is_jagged, list_offsets, torch_exchange
-from .torch_internals import jagged, seen_by_modes
 
 _HEAD = struct.Struct("<II")  # the size of the layout, and the number of regions
 _REGION = struct.Struct("<6q")  # a `RegionMemory`, and whether the trainer copies what is in it

@@ -23,7 +23,7 @@ from parquetry.common.base.progress import warning_seconds
 from parquetry.common.transport.children import how_it_ended
 from parquetry.common.transport.stalls import state_of
 
-from .torch_internals import awaited_worker, extend_worker_check, has_received, is_forked, worker_check, workers_of
+from ..torch_internals import awaited_worker, extend_worker_check, has_received, is_forked, worker_check, workers_of
 
 _LOGGER = logging.getLogger(__name__)
 _PROCESSES = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
