@@ -310,3 +310,20 @@ def test_rows_that_cannot_be_joined_are_named(tmp_path: Path) -> None:
         items(Pipeline(tmp_path / "t.parquet").concat(1, "tokens", "mask"))
     with pytest.raises(EmptySelectionError, match="2 tokens end to end, cut into 0 items of 3, 2 left out"):
         next(iter(Pipeline(tmp_path / "t.parquet").concat(3, "tokens")))
+
+
+def test_a_resumed_run_continues_with_other_ranks(tmp_path: Path) -> None:
+    base = written(tmp_path, documents([5, 0, 9, 3, 3, 8, 1, 20, 2, 7] * 3)).shuffle(8, seed=2)
+
+    def part(ranks: int, rank: int) -> Pipeline:
+        return base.shard(ranks, rank, canonical_shards=6, even="drop").concat(4, "tokens")
+
+    found = items(part(1, 0))
+    iterator = iter(part(2, 0))
+    for _ in range(3):
+        next(iterator)
+    dealt = [list(iter(part(3, rank)).load_state_dict(iterator.state_dict())) for rank in range(3)]
+    iterator.close()
+    rest = [row["tokens"].tolist() for step in zip(*dealt, strict=True) for row in step]
+    assert rest == found[6 : 6 + len(rest)]
+    assert len(found) - 6 - len(rest) < 3
