@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import errno
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,23 +20,30 @@ import pyarrow.fs as pafs
 
 from ...base.errors import DatasetError, ParquetryError, SchemaError
 from ...base.memory.lru_cache import LRUCache
-from ...base.metrics.counters import Count, add
+from ...base.metrics.counters import Count, add, counters_here
 from ...base.process.dataclass import dataclass
+from ...base.progress import thread_pool
 from ...base.urls import clean_cause, url_without_secrets
 from ...parquet.footers import remedy
 from ...schema.video import FramePlaces
+from ...storage.checked_files import note_check
 from ...storage.chunk_ranges import fetch_ranges, joined
 from ...storage.file_versions import FileVersion, current_version
-from ...storage.opening import opened
-from ...storage.retries import with_retries
+from ...storage.opening import check_used, opened
+from ...storage.retries import is_local, with_retries
+from ...storage.store_answers import StoreError
 from ...storage.stores import ForkSafeFileSystem
 from .intra_refresh import recovery_pictures
 from .track import Track, VideoError, read_track
 
 _TRACKS_BYTES = 64 << 20
 _MOST_LOADED_BYTES = 64 << 20  # of a field in a row group
+_MOST_AT_ONCE = 16  # files of a store; `request_slots` limits the requests of all
 _NO_NAMES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EINVAL)  # of what no file is called
 _SAME_S = 1e-4  # a frame so close to a time is the one that was meant
+
+Given = TypeVar("Given")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +71,7 @@ class FileSamples:
         filesystem, version = self.store.here, self.version
         ranges = _ranges(offsets, sizes)
         size_bytes = sum(end - first for first, end in ranges)
-        fetch = partial(fetch_ranges, partial(opened, filesystem, version), ranges)
+        fetch = partial(fetch_ranges, partial(opened, filesystem, version, ranges=True), ranges)
         try:
             content = with_retries(filesystem, fetch, f"file {version.shown_path}", size_bytes=size_bytes)
         except ParquetryError:
@@ -184,47 +192,84 @@ class VideoFiles:
         group = np.full(len(places.file), -1, np.int64)
         groups: list[PictureGroup] = []
         problems: dict[int, str] = {}
+        needs: list[_Need] = []
         left_bytes = _MOST_LOADED_BYTES
-        for number in np.unique(places.file[places.file >= 0]).tolist():
+        numbers = np.unique(places.file[places.file >= 0]).tolist()
+        names = [places.files[number] for number in numbers]
+        for number, name, video in zip(numbers, names, self._side_by_side(self._opened, names), strict=True):
             rows = np.flatnonzero(places.file == number)
-            name = places.files[number]
-            try:
-                version, track = self._opened(name)
-            except VideoError as error:
-                problems.update((row, f"video '{name}': {error}") for row in rows.tolist())
+            if isinstance(video, VideoError):
+                problems.update((row, f"video '{name}': {video}") for row in rows.tolist())
                 continue
+            version, track = video
             frames, wrong = _numbers_of(track, places, rows, tolerance_s)
             problems.update((row, f"video {version.shown_path}: {text}") for row, text in wrong)
             good = frames >= 0
-            rows, frames = rows[good], frames[good]
-            if not len(rows):
-                continue
-            own, number_of_row = self._groups(version, track, frames, left_bytes)
-            left_bytes -= own[0].samples.nbytes
-            frame[rows] = frames
-            group[rows] = number_of_row + len(groups)
+            if good.any():
+                needs.append(_Need(version, track, rows[good], frames[good], left_bytes))
+                left_bytes -= needs[-1].loaded_bytes
+        for need, (own, number_of_row) in zip(needs, self._side_by_side(self._groups, needs), strict=True):
+            frame[need.rows] = need.frames
+            group[need.rows] = number_of_row + len(groups)
             groups += own
         return EncodedFrames(groups, group, frame, problems)
 
-    def _opened(self, name: str) -> tuple[FileVersion, Track]:
+    def check_unchanged(self) -> None:
+        """Checks the files of a store that were read since their last check. Call it at the end of an epoch.
+
+        Raises:
+            DatasetError: one of them has changed, or the store fails.
+        """
+        if is_local(self._filesystem):
+            return
+        versions = [version for version in self._versions.values() if version is not None]
+        try:
+            check_used(self._filesystem, versions, directories=())
+        except StoreError as error:
+            raise DatasetError(
+                f"videos of the epoch: cannot be checked for changes, {error}. {error.advice}"
+            ) from clean_cause(error)
+
+    def _side_by_side(self, function: Callable[[Given], Result], values: Sequence[Given]) -> list[Result]:
+        """Calls a function that asks the store, several times at once. Each request takes a slot of its own."""
+        if len(values) < 2 or is_local(self._filesystem):
+            return [function(value) for value in values]
+        counters = counters_here()
+
+        def call(value: Given) -> Result:
+            if counters is not None:
+                counters.bind()
+            return function(value)
+
+        with thread_pool(min(len(values), _MOST_AT_ONCE), "parquetry-videos") as pool:
+            return list(pool.map(call, values))
+
+    def _opened(self, name: str) -> tuple[FileVersion, Track] | VideoError:
+        """Returns the version and the index of a file, or what is wrong with it."""
         path = self._path(name)
         if path not in self._versions:
             self._versions[path] = self._version(path)
         version = self._versions[path]
         if version is None:
-            raise VideoError("there is no such file")
-        return version, _tracks.made(version.key, partial(self._read_track, version))
+            return VideoError("there is no such file")
+        try:
+            return version, _tracks.made(version.key, partial(self._read_track, version))
+        except VideoError as error:
+            return error
 
     def _version(self, path: str) -> FileVersion | None:
         look = partial(current_version, self._filesystem, path)
         try:
-            return with_retries(self._filesystem, look, f"file {path}", is_question=True)
+            version = with_retries(self._filesystem, look, f"file {path}", is_question=True)
         except ParquetryError:
             raise
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, pa.ArrowInvalid) or getattr(error, "errno", None) in _NO_NAMES:
                 return None
             raise _unreadable(path, error) from clean_cause(error)
+        if version is not None and not is_local(self._filesystem):
+            note_check(self._filesystem, version)
+        return version
 
     @property
     def _filesystem(self) -> pafs.FileSystem:
@@ -241,7 +286,7 @@ class VideoFiles:
 
     def _read_track(self, version: FileVersion) -> Track:
         def read() -> Track:
-            with opened(self._filesystem, version) as source:
+            with opened(self._filesystem, version, ranges=True) as source:
 
                 def read_at(offset: int, length: int) -> bytes:
                     add(Count.READ_BYTES, length)
@@ -256,37 +301,56 @@ class VideoFiles:
         except (OSError, pa.ArrowException) as error:
             raise _unreadable(version.shown_path, error) from clean_cause(error)
 
-    def _groups(
-        self, version: FileVersion, track: Track, frames: np.ndarray, left_bytes: int
-    ) -> tuple[list[PictureGroup], np.ndarray]:
+    def _groups(self, need: _Need) -> tuple[list[PictureGroup], np.ndarray]:
         """Returns what to decode for frames of a file, and for each frame, which of it. Reads samples that fit."""
-        samples, firsts, lasts, number_of_row = self._samples(version, track, frames, left_bytes)
+        version, track = need.version, need.track
+        firsts, lasts, number_of_row = _samples_for(track, need.frames)
+        numbers = _covered(firsts, lasts)
+        in_file = FileSamples(self._store, version)
+        samples = in_file.loaded(track.offsets[numbers], track.sizes[numbers]) if need.loaded_bytes else in_file
         if track.codec == "h264" and track.recovery is None and firsts[-1] > 0:
             key = slice(firsts[-1], firsts[-1] + 1)
             (packet,) = samples.of(track.offsets[key], track.sizes[key])
             track = replace(track, recovery=recovery_pictures(packet, track.extradata))
             _tracks.replace(version.key, track)
             if track.recovery:
-                return self._groups(version, track, frames, left_bytes)
+                return self._groups(_Need(version, track, need.rows, need.frames, need.left_bytes))
         groups = [
             PictureGroup(version.shown_path, track, samples, first, last)
             for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
         ]
         return groups, number_of_row
 
-    def _samples(
-        self, version: FileVersion, track: Track, frames: np.ndarray, left_bytes: int
-    ) -> tuple[FileSamples | LoadedSamples, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns samples for frames of a file, the first and last one of each group, and the group of each frame."""
-        firsts, number_of_row = np.unique(track.first_samples(frames), return_inverse=True)
-        number_of_row = number_of_row.reshape(-1)
-        lasts = np.zeros(len(firsts), np.int64)
-        np.maximum.at(lasts, number_of_row, track.last_samples(frames))
-        numbers = _covered(firsts, lasts)
-        in_file = FileSamples(self._store, version)
-        fits = int(track.sizes[numbers].sum()) <= left_bytes
-        samples = in_file.loaded(track.offsets[numbers], track.sizes[numbers]) if fits else in_file
-        return samples, firsts, lasts, number_of_row
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Need:
+    """Frames of a file that some rows need.
+
+    Attributes:
+        left_bytes: how many bytes may be read into memory.
+    """
+
+    version: FileVersion
+    track: Track
+    rows: np.ndarray
+    frames: np.ndarray
+    left_bytes: int
+
+    @property
+    def loaded_bytes(self) -> int:
+        """The bytes of their samples; 0 if these are more than may be read, and stay in the file."""
+        firsts, lasts, _ = _samples_for(self.track, self.frames)
+        size_bytes = int(self.track.sizes[_covered(firsts, lasts)].sum())
+        return size_bytes if size_bytes <= self.left_bytes else 0
+
+
+def _samples_for(track: Track, frames: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the first and the last sample of each group that is decoded for frames, and the group of each frame."""
+    firsts, number_of_row = np.unique(track.first_samples(frames), return_inverse=True)
+    number_of_row = number_of_row.reshape(-1)
+    lasts = np.zeros(len(firsts), np.int64)
+    np.maximum.at(lasts, number_of_row, track.last_samples(frames))
+    return firsts, lasts, number_of_row
 
 
 _tracks: LRUCache[str, Track] = LRUCache(

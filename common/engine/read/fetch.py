@@ -121,6 +121,10 @@ class Fetcher:
         """Notices files beside the dataset's that were replaced. Call it between passes."""
         self._videos.forget_versions()
 
+    def end_pass(self) -> None:
+        """Checks the files beside the dataset's that were read. Raises `DatasetError` if one of them has changed."""
+        self._videos.check_unchanged()
+
     def places(self, row_groups: Sequence[int]) -> list[str]:
         """Describes the file and number of each row group, for error texts."""
         return [self._place(row_group) for row_group in row_groups]

@@ -64,6 +64,11 @@ class VideoReader:
             values[field.name] = self._files_of(row_group, codec).read(places, codec.tolerance_s)
         return values
 
+    def check_unchanged(self) -> None:
+        """Checks the videos that were read from stores; see `VideoFiles.check_unchanged`."""
+        for files in self._files.values():
+            files.check_unchanged()
+
     def forget_versions(self) -> None:
         """Looks at each file again when it is next read, which may have been replaced since the last pass."""
         self._files.clear()

@@ -238,6 +238,8 @@ class JobLoop(Generic[MadeT]):
                 raise self._failure
             finally:
                 self._failure = None  # otherwise it would keep the frames that it passes
+        for fetcher in self._store.fetchers:
+            fetcher.end_pass()
         self._planner.finish()
         self._is_over = True
         if self._rebatcher is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -280,6 +281,35 @@ def test_a_store_is_asked_for_samples_of_rows_alone(server: S3Server, caplog: py
     batches = frames(server.url("lake/drive")).shuffle(20, seed=1).batch(4)
     assert sorted(number for batch in batches for number in numbers_of(batch["front"])) == [*range(0, 60, 3)]
     assert server.count("front.mp4")["GET"] <= 4  # the index is known
+
+
+def test_many_videos_of_a_store_are_opened_side_by_side(server: S3Server, drive: Path) -> None:
+    content = (drive / "videos" / "front.mp4").read_bytes()
+    names = [f"videos/{number}.mp4" for number in range(8)]
+    for name in names:
+        (drive / name).write_bytes(content)
+    write_rows(drive, [*names[:4], None, *names[4:], None], np.zeros(10))
+    together = threading.Barrier(4)
+
+    def wait_for_others(method: str, path: str) -> None:
+        if path.endswith(".mp4") and method == "HEAD" and not server.count(path)["GET"]:
+            together.wait(timeout=60)
+
+    server.fault = wait_for_others
+    rows = [*frames(server.url("lake/drive")).nulls("drop", "front")]
+    assert [number_of(row["front"]) for row in rows] == [0] * 8
+    assert not together.broken
+    for name in names:  # asked for its version, opened, and checked at the end
+        assert server.count(name)["HEAD"] <= 3
+        assert server.count(name)["GET"] <= 2
+
+
+def test_a_video_of_a_store_that_changes_during_a_pass_is_an_error_at_its_end(server: S3Server, drive: Path) -> None:
+    rows = iter(frames(server.url("lake/drive")))
+    next(rows)
+    os.utime(drive / "videos" / "front.mp4", (10, 10))
+    with pytest.raises(DatasetError, match=r"front\.mp4.*changed"):
+        list(rows)
 
 
 def test_a_store_that_refuses_damages_no_video(server: S3Server) -> None:
