@@ -95,8 +95,10 @@ class TensorFlowFace:
 
         dataset = ParquetDataset.from_pipeline(pipeline)
         _begin(dataset, iteration)
-        values = dataset.as_numpy_iterator() if self._as_numpy else dataset
-        return [plain_element(pipeline.element, value, _check_dtype) for value in values]
+        elements = list(dataset.as_numpy_iterator() if self._as_numpy else dataset)
+        if not self._as_numpy:
+            _check_spec(dataset, pipeline, elements)
+        return [plain_element(pipeline.element, value, _check_dtype) for value in elements]
 
     def passes(self, pipeline: Pipeline) -> Callable[[], Iterator[Any]]:
         import_framework("tensorflow")
@@ -365,8 +367,24 @@ def _check_dtype(output: OutputField, value: Any, batched: bool) -> None:
     if output.kind == "dense" and not isinstance(value, list):
         values = getattr(value, "flat_values", value)  # of a tf.RaggedTensor
         values = values.values() if getattr(values, "is_nested", False) else values
+        values = values.values if hasattr(values, "offsets") and not hasattr(values, "dim") else values  # NestedTensors
         for leaf in _leaves(np.asarray(values)):
             assert leaf.dtype == output.dtype, f"{output.name}: promised {output.dtype}, got {leaf.dtype}"
+
+
+def _check_spec(dataset: Any, pipeline: Pipeline, elements: Sequence[Any]) -> None:
+    """Checks what tf.data was told about the elements: their number, and the structure, dtype and shape of each."""
+    tf = import_framework("tensorflow")
+    try:
+        length = len(pipeline)
+    except TypeError:  # unknown before all rows are read
+        length = tf.data.UNKNOWN_CARDINALITY
+    assert int(dataset.cardinality()) == length
+    for element in elements:
+        fits = tf.nest.map_structure(
+            lambda spec, value: spec.is_compatible_with(value), dataset.element_spec, element, expand_composites=False
+        )
+        assert all(tf.nest.flatten(fits)), f"promised {dataset.element_spec}"
 
 
 _MIXED_KEYS = "expected no field beside the offsets"

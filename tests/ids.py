@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -29,21 +28,3 @@ def epoch_of(dataset: Any, epoch: int) -> list[Any]:
 def flat(batches: Iterable[Any]) -> list[Any]:
     """Returns the numbers of batches, and of single rows among them, in one list."""
     return [number for batch in batches for number in (batch if isinstance(batch, list) else [batch])]
-
-
-def check_parts(parts: Sequence[list[list[int]]], lengths: list[int], left: int, even: str) -> None:
-    """Checks the batches of all ranks over the rows with ids below ``left``: as many as promised, with the right rows."""
-    assert lengths == [len(part) for part in parts]
-    together = Counter(number for part in parts for batch in part for number in batch)
-    if even == "none":
-        rows = [sum(map(len, part)) for part in parts]
-        assert max(rows) - min(rows) <= 1
-        assert together == Counter(range(left))
-        return
-    assert len({tuple(map(len, part)) for part in parts}) == 1
-    assert lengths[0] > 0
-    if even == "pad":
-        assert together.keys() == set(range(left))
-    else:
-        assert together.keys() <= set(range(left))
-        assert set(together.values()) == {1}

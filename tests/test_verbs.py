@@ -69,6 +69,12 @@ def test_every_face_has_every_verb_with_one_signature_and_one_docstring(face: st
         assert set(wanted) <= set(own)
 
 
+@pytest.mark.parametrize("face", FACES)
+def test_every_face_describes_itself_and_takes_options(face: str) -> None:
+    missing = {"describe", "explain", "vocabulary", "with_options"} - {*dir(face_named(face))}
+    assert not missing
+
+
 def test_every_verb_that_tf_data_lacks_is_a_function_for_apply() -> None:
     dataset = face_named("ParquetDataset")
     functional = import_module("parquetry.tf_plugin.functional")

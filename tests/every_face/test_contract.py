@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from builders import STRICT_FIELDS, Built, build
@@ -229,6 +230,33 @@ def test_every_face_gives_the_same_elements_in_the_same_order(strict: Built, nam
     assert len(found) == len(expected) == len(pipeline) > 0
     for mine, theirs in zip(found, expected, strict=True):
         assert mine == theirs
+
+
+def _doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.set_column(0, "id", pc.multiply(batch.column(0), 2))
+
+
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
+def test_every_face_has_the_values_and_forms_that_verbs_make(full: Built, face: Face) -> None:
+    rows = full.pipeline("id", "speed", "label", "when", "price", "points", "tags", "codes")
+    rows = rows.hash_split("id", [0.9, 0.1], 0).where([("id", ">", 2)]).decimals("float64", "price")
+    rows = rows.nulls("fill", "speed", value=-1).nulls("mask", "label").nulls("drop", "codes", "when")
+    rows = rows.pad("codes", shape=(5,), value=7)
+    rows = rows.transform(_doubled, [UnischemaField("id", np.int64)], batched="arrow")
+    rows = rows.cast("datetime64[s]", "when").cast("int64", "when").shuffle(6, seed=1)
+    tuples = rows.as_tuple(
+        {"b": "points", "a": ("tags", "label", "label__valid")}, "id", "speed", "when", "price", "codes"
+    )
+    for pipeline in (
+        rows,
+        rows.pad("points", "tags").batch(5),
+        tuples,
+        tuples.batch(5).take(2),
+        rows.ngram(length=2).batch(3),
+    ):
+        elements = face.elements(pipeline)
+        assert elements == THREADS.elements(pipeline)
+        assert elements
 
 
 @pytest.mark.slow

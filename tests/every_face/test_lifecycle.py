@@ -333,8 +333,10 @@ def test_threads_may_iterate_one_dataset_at_the_same_time(built: Built, face: An
 # --- failures ---
 
 
-@faces(THREADS, *ONE_OF_EACH, TorchFace(1))
-def test_a_pass_that_failed_is_followed_by_a_clean_one(built: Built, tmp_path: Path, face: Any) -> None:
+@faces(THREADS, *ONE_OF_EACH, NodeFace(), TorchFace(1))
+def test_a_pass_that_failed_names_the_row_and_is_followed_by_a_clean_one(
+    built: Built, tmp_path: Path, face: Any
+) -> None:
     flag = tmp_path / "fail"
     flag.touch()
 
@@ -347,9 +349,14 @@ def test_a_pass_that_failed_is_followed_by_a_clean_one(built: Built, tmp_path: P
     begin = face.passes(pipeline)
     iterator = begin()
     assert ids(pipeline, itertools.islice(iterator, 12)) == list(range(48))
-    with pytest.raises(Exception, match=r"(?s)transform .*fails failed.*not today"):
+    message = (
+        r"(?s)transform .*fails failed for file .*part-001\.parquet, row group 2, row 10: ValueError\('not today'\).*"
+        r"Traceback.*line \d+, in fails"
+    )
+    with pytest.raises(Exception, match=message) as caught:
         next(iterator)
-    del iterator
+    assert type(caught.value).__name__ in ("TransformError", "InternalError")
+    del iterator, caught
     flag.unlink()
     assert ids(pipeline, begin()) == list(range(100))
 

@@ -1,4 +1,4 @@
-"""The time that training waits: counted where elements are taken, and split by cause, in every face."""
+"""Rows, bytes and the time that training waits: counted where elements are taken, and split by cause, in every face."""
 
 from __future__ import annotations
 
@@ -38,12 +38,18 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
-def test_waits_for_a_slow_function_are_part_of_all_waiting(url: Path, face: Any) -> None:
+def test_rows_of_each_pass_are_counted_and_waits_for_a_slow_function_are_part_of_all_waiting(
+    url: Path, face: Any
+) -> None:
     pipeline = Pipeline(url, workers=1).batch(4).transform(slow, batched=True)
     start = face.passes(pipeline)
-    iterator = start()
-    assert len(list(iterator)) == BATCHES
-    stats = (stats_of(iterator) or stats_of(start.__self__))()  # type: ignore[misc]  # one of them has stats
+    for _ in range(2):  # each pass is counted from zero
+        iterator = start()
+        assert len(list(iterator)) == BATCHES
+        stats = (stats_of(iterator) or stats_of(start.__self__))()  # type: ignore[misc]  # one of them has stats
+        assert (stats.rows, stats.elements) == (4 * BATCHES, BATCHES)
+        assert min(stats.read_bytes, stats.delivered_bytes, stats.parquet_s, stats.decode_s) > 0
+        assert stats.wait_s <= stats.seconds
     assert stats.waits.transform > 0
     assert stats.wait_shares["transform"] <= stats.wait_share <= 1 + 1e-9
     assert stats.waits.start == stats.startup_s > 0

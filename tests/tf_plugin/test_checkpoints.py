@@ -45,34 +45,13 @@ def test_an_iterator_saved_at_its_end_stays_there(fake_dataset: Callable[..., An
     assert list(fresh) == []
 
 
-def test_stages_behind_the_source_are_restored_with_it(fake_dataset: Callable[..., Any], tmp_path: Path) -> None:
-    dataset = fake_dataset(rows=40).map(lambda batch: batch).unbatch().batch(3).prefetch(2)
-    iterator = iter(dataset)
-    firsts(iterator, 5)
-    path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "state"))
-    fresh = iter(dataset)
-    tf.train.Checkpoint(iterator=fresh).restore(path)
-    assert firsts(fresh, 9) == list(range(15, 40, 3))
-
-
-def test_symbolic_checkpoints_are_supported(fake_dataset: Callable[..., Any], tmp_path: Path) -> None:
-    options = tf.data.Options()
-    options.experimental_symbolic_checkpoint = True
-    dataset = fake_dataset(rows=40).map(lambda batch: batch).prefetch(3).with_options(options)
-    iterator = iter(dataset)
-    firsts(iterator, 4)
-    path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "state"))
-    fresh = iter(dataset)
-    tf.train.Checkpoint(iterator=fresh).restore(path)
-    assert firsts(fresh, 6) == list(range(16, 40, 4))
-
-
 STAGES: dict[str, Callable[[Any], Any]] = {
     "map": lambda data: data.map(lambda batch: batch, num_parallel_calls=2),
     "batch": lambda data: data.unbatch().batch(3),
     "prefetch": lambda data: data.prefetch(4),
     "shuffle": lambda data: data.unbatch().shuffle(7, seed=3),
     "repeat": lambda data: data.map(lambda batch: batch).repeat(2),
+    "zip": lambda data: tf.data.Dataset.zip((data, tf.data.Dataset.range(100))).map(lambda batch, _: batch),
 }
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 import tensorflow as tf
+from builders import build
 from ids import ids
 from processes import run_python
 
@@ -26,7 +27,6 @@ from parquetry.common import (
     write_dataset,
 )
 from parquetry.common.base.errors import DatasetError, FieldNotFoundError, PipelineError, StateError
-from parquetry.common.schema.ragged import RaggedArray
 from parquetry.tf_plugin import ParquetDataset, cache, ngram, shard, shuffle, transform, where
 
 ROWS = 40
@@ -60,51 +60,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(target)
 
 
-def plain(value: Any) -> Any:
-    """Converts a value of either side to nested lists."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, tf.RaggedTensor):
-        return plain_strings(value.to_list())
-    if isinstance(value, tf.Tensor):
-        return plain_strings(np.asarray(value.numpy()).tolist())
-    if isinstance(value, RaggedArray):
-        return [plain(item) for item in value]
-    return plain_strings(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
-
-
-def plain_strings(value: Any) -> Any:
-    if isinstance(value, list):
-        return [plain_strings(item) for item in value]
-    return value.decode() if isinstance(value, bytes) else value
-
-
-CHAINS: dict[str, Callable[[Any], Any]] = {
-    "rows": lambda data: data,
-    "batches": lambda data: data.shuffle(7, seed=3).batch(6).repeat(2),
-    "filtered shard": lambda data: data.where([("id", ">=", 10)]).shuffle(9, seed=1).shard(3, 1).batch(4),
-    "stacked windows": lambda data: data.ngram(["id", "name", "points"], length=3).shuffle(8, seed=2).batch(5),
-    "rows of stacked windows": lambda data: data.ngram(["id", "points"], length=2).take(9),
-    "windows of offsets": lambda data: data.ngram({-1: ["id"], 1: ["name", "vector"]}).batch(4),
-    "part": lambda data: data.skip(3).take(20).select("name", "id").batch(8, drop_remainder=True),
-}
-
-
-@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS.keys())
-def test_elements_equal_the_pipelines(url: str, chain: Callable[[Any], Any]) -> None:
-    dataset = chain(ParquetDataset(url))
-    assert isinstance(dataset, ParquetDataset)
-    expected = [plain(element) for element in chain(Pipeline(url))]
-    found = list(dataset)
-    assert [plain(element) for element in found] == expected
-    assert len(dataset) == len(expected)
-    for element in found:
-        matches = tf.nest.map_structure(
-            lambda spec, value: spec.is_compatible_with(value), dataset.element_spec, element, expand_composites=False
-        )
-        assert all(tf.nest.flatten(matches))
-
-
 def test_verbs_with_tf_datas_names_go_into_the_plan(url: str, tmp_path: Path) -> None:
     dataset = (
         ParquetDataset(url, workers=1)
@@ -135,8 +90,8 @@ def test_verbs_with_tf_datas_names_go_into_the_plan(url: str, tmp_path: Path) ->
 
 
 def test_shard_passes_on_what_only_the_pipeline_has(url: str) -> None:
-    dataset = ParquetDataset(url).shard(4, 1, even="drop", canonical_shards=8)
-    assert dataset.pipeline == Pipeline(url).shard(4, 1, even="drop", canonical_shards=8)
+    for options in ({"even": "drop", "canonical_shards": 8}, {"policy": "rowgroup_modulo"}):
+        assert ParquetDataset(url).shard(4, 1, **options).pipeline == Pipeline(url).shard(4, 1, **options)
     with pytest.raises(PipelineError, match=r"shard\(\) must come before batch"):
         ParquetDataset(url).batch(2).shard(4, 1, even="drop")
 
@@ -229,14 +184,6 @@ def test_a_seed_is_drawn_once_and_follows_set_seed(url: str) -> None:
     assert first[0] != first[1]
 
 
-def test_epochs_differ_and_repeat_themselves_in_a_new_dataset(url: str) -> None:
-    dataset, again = (ParquetDataset(url, ["id"]).shuffle(15, seed=4).batch(8) for _ in range(2))
-    epochs = [ids(dataset) for _ in range(3)]
-    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(epochs[2]) == list(range(ROWS))
-    assert epochs[0] != epochs[1] != epochs[2]
-    assert [ids(again) for _ in range(3)] == epochs
-
-
 def double(row: dict[str, Any]) -> dict[str, Any]:
     row["twice"] = row["id"] * 2
     return row
@@ -244,22 +191,6 @@ def double(row: dict[str, Any]) -> dict[str, Any]:
 
 # By value: to find a function by name, the sidecar would import this module and TensorFlow.
 double.__module__ = "__main__"
-
-
-@pytest.mark.slow
-def test_user_functions_run_in_the_sidecar(url: str) -> None:
-    factor = 3
-
-    def triple(row: dict[str, Any]) -> dict[str, Any]:
-        row["id"] = row["id"] * factor
-        return row
-
-    dataset = (
-        ParquetDataset(url, ["id"]).transform(double, output=[UnischemaField("twice", np.int64)]).transform(triple)
-    )
-    (batch,) = dataset.batch(ROWS)
-    assert batch["id"].numpy().tolist() == [3 * number for number in range(ROWS)]
-    assert batch["twice"].numpy().tolist() == [2 * number for number in range(ROWS)]
 
 
 def test_an_error_of_a_user_function_arrives(url: str) -> None:
@@ -318,49 +249,6 @@ def test_a_length_that_cannot_be_found_is_an_error_with_its_cause_and_is_looked_
     assert len(dataset.map(lambda row: row)) == len(dataset) == 3
 
 
-@pytest.mark.slow
-def test_a_checkpoint_resumes_in_a_new_process_at_any_step(url: str, tmp_path: Path) -> None:
-    def dataset() -> Any:
-        return ParquetDataset(url, ["id"]).shuffle(15, seed=4).batch(8).map(lambda batch: batch).prefetch(2)
-
-    straight = dataset()
-    epochs = [ids(straight) for _ in range(3)]
-    interrupted = dataset()
-    ids(interrupted)
-    iterator = iter(interrupted)
-    begun = [number for _ in range(2) for number in next(iterator)["id"].numpy().tolist()]
-    path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "state"))
-    resumed = dataset()
-    iterator = iter(resumed)
-    tf.train.Checkpoint(iterator=iterator).restore(path)
-    assert begun + ids(iterator) == epochs[1]
-    assert ids(resumed) == epochs[2]
-
-
-def test_a_state_goes_from_tensorflow_to_the_pipeline_and_back(url: str) -> None:
-    dataset = ParquetDataset(url, ["id"]).shuffle(15, seed=4).batch(8)
-    whole = [ids(dataset), ids(dataset)]
-    iterator = iter(dataset)
-    third = [number for _ in range(5) for number in next(iterator)["id"].numpy().tolist()]
-    with pytest.raises(StateError, match="expected a number of elements >= 0, got -1"):
-        dataset.state_dict(-1)
-    state = dataset.state_dict(elements=2)
-    assert json.loads(json.dumps(state)) == state
-
-    steps = iter(dataset.pipeline)
-    steps.load_state_dict(state)
-    assert [number for batch in steps for number in batch["id"].tolist()] == third[16:]
-
-    steps = iter(dataset.pipeline)
-    steps.load_state_dict(state)
-    next(steps)
-    assert dataset.load_state_dict(steps.state_dict()) is dataset
-    assert ids(dataset) == third[24:]
-    fourth = ids(dataset)
-    assert sorted(fourth) == list(range(ROWS))
-    assert fourth not in (*whole, third)
-
-
 @pytest.mark.parametrize("used", [False, True], ids=["new", "in use"])
 def test_a_state_is_loaded_in_place_and_holds_for_what_was_made_of_the_dataset(url: str, used: bool) -> None:
     dataset = ParquetDataset(url, ["id"]).shuffle(15, seed=4).batch(8)
@@ -415,14 +303,6 @@ def orders():
 print(len(set(orders().numpy().tolist())))
 """
     assert run_python("-c", program).stdout.split() == ["3"]
-
-
-@pytest.mark.slow
-def test_a_state_resumes_with_another_batch_size(url: str) -> None:
-    dataset = ParquetDataset(url, ["id"]).batch(8)
-    next(iter(dataset))
-    other = ParquetDataset(url, ["id"]).batch(4).load_state_dict(dataset.state_dict(1))
-    assert ids(other) == list(range(8, ROWS))
 
 
 @pytest.mark.slow
@@ -514,6 +394,8 @@ def test_values_that_are_not_states_are_refused_where_they_are_loaded(url: str, 
     dataset = ParquetDataset(url, ["id"]).batch(8)
     if used:
         next(iter(dataset))
+    with pytest.raises(StateError, match="expected a number of elements >= 0, got -1"):
+        dataset.state_dict(-1)
     state = dataset.state_dict(0)
     wrong: list[Any] = [
         {**state, "consumed": -1},
@@ -532,18 +414,49 @@ def test_values_that_are_not_states_are_refused_where_they_are_loaded(url: str, 
 
 
 @pytest.mark.slow
-def test_an_epoch_is_counted_in_all_of_its_processes(url: str) -> None:
+def test_an_epoch_is_counted_through_ops_of_tf_data_and_without_batches(url: str) -> None:
     data = ParquetDataset(url, ["id"]).where(pc.field("id") >= 0).shuffle(10, seed=1).batch(7)
     with pytest.raises(PipelineError, match="expected a dataset that was iterated in this process"):
         data.stats()
-    mapped = data.map(lambda row: row).prefetch(1)
-    for _ in range(2):  # each starts at zero
-        rows = sum(len(batch["id"]) for batch in mapped)
-        found = data.stats()
-        assert (found.rows, found.elements) == (rows, -(-rows // 7))
-        assert min(found.read_bytes, found.delivered_bytes, found.parquet_s, found.decode_s, found.startup_s) > 0
-        assert found.wait_s <= found.seconds
-    single = data.pipeline.with_stages(())
-    unbatched = ParquetDataset.from_pipeline(single).take(5)
+    rows = sum(len(batch["id"]) for batch in data.map(lambda row: row).prefetch(1))
+    assert (data.stats().rows, data.stats().elements) == (rows, -(-rows // 7))
+    unbatched = ParquetDataset(url, ["id"]).take(5)
     assert len(list(unbatched)) == 5
     assert unbatched.stats().rows == unbatched.stats().elements == 5
+
+
+def failing(numbers: set[int]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Returns a function that is pickled by value, so the sidecar does not import this module and TensorFlow."""
+
+    def fails(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] in numbers:
+            raise KeyError("seven")
+        return row
+
+    return fails
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [None, 4])
+def test_a_row_that_fails_is_left_out_where_errors_are_ignored(url: str, batch: int | None) -> None:
+    rows = ParquetDataset(url, ["id"], workers=1).where([("id", "<", 20)]).transform(failing({7}))
+    dataset = rows if batch is None else rows.batch(batch)
+    lost = {7} if batch is None else {4, 5, 6, 7}
+    kept = [number for number in range(20) if number not in lost]
+    assert ids(dataset.ignore_errors()) == kept
+    assert dataset.state_dict(len(kept) if batch is None else 4)["consumed"] == int(dataset.cardinality())
+
+
+@pytest.mark.slow
+def test_a_consumer_that_keeps_everything_does_not_stall_on_elements_that_fail(tmp_path: Path) -> None:
+    many = build(tmp_path, [[300]], names=("id",))
+    fails = failing(set(range(0, 300, 3)))
+
+    def wide(row: dict[str, Any]) -> dict[str, Any]:
+        return {**fails(row), "x": np.zeros(300)}
+
+    dataset = ParquetDataset(many.url, workers=1).transform(wide, [UnischemaField("x", np.float64, (300,))])
+    kept = list(dataset.ignore_errors())
+    assert [int(row["id"]) for row in kept] == [number for number in range(300) if number % 3]
+    batches = list(dataset.batch(2).ignore_errors())
+    assert [batch["id"].numpy().tolist() for batch in batches] == [[n, n + 1] for n in range(4, 300, 6)]

@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from builders import build
+from faces import THREADS, TensorFlowFace
 
-from parquetry.common import NdarrayCodec, Pipeline, TensorCodec, Unischema, UnischemaField, write_dataset
+from parquetry.common import Pipeline
 from parquetry.common.apps.testing import assert_same
 from parquetry.tf_plugin import ParquetDataset
 
@@ -119,36 +121,10 @@ def test_numbers_jump_where_rows_were_left_out(fake_dataset: Callable[..., Any],
 
 
 def test_real_batches_of_any_size_equal_the_pipelines(tmp_path: Path) -> None:
-    schema = Unischema(
-        "rows",
-        [
-            UnischemaField("id", np.int64),
-            UnischemaField("name", np.str_),
-            UnischemaField("vector", np.float32, (7,), TensorCodec()),
-            UnischemaField("points", np.float32, (None, 3), NdarrayCodec()),
-        ],
-    )
-    rows = [
-        {
-            "id": n,
-            "name": "n" * (n % 5),
-            "vector": np.full(7, n, np.float32),
-            "points": np.full((n % 4, 3), n, np.float32),
-        }
-        for n in range(200)
-    ]
-    write_dataset(str(tmp_path / "data"), schema, rows, row_group_rows=40)
-    pipeline = Pipeline(str(tmp_path / "data")).shuffle(50, seed=3).batch(3)
+    built = build(tmp_path, [[40] * 5], names=("id", "drive", "vector", "points"))
+    pipeline = built.pipeline(executor="sidecar").shuffle(50, seed=3).batch(3)
     assert pipeline.plan().merged_steps(1 << 30) > 1
-    batches = list(ParquetDataset.from_pipeline(pipeline))
-    assert_same([batch["id"].numpy() for batch in batches], [batch["id"] for batch in pipeline])
-    for batch in batches:
-        for n, name, vector, points in zip(
-            batch["id"].numpy(), batch["name"].numpy(), batch["vector"].numpy(), batch["points"].to_list(), strict=True
-        ):
-            assert name == b"n" * (n % 5)
-            assert vector.tolist() == [n] * 7
-            assert points == [[n] * 3] * (n % 4)
+    assert TensorFlowFace().elements(pipeline) == THREADS.elements(pipeline)
 
 
 @pytest.mark.slow

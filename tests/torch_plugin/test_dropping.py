@@ -9,12 +9,10 @@ from ids import flat
 from ids import ids_by_element as ids
 from torch.utils.data import DataLoader
 from torch.utils.data.graph_settings import apply_sharding
-from torchdata.nodes import Loader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common.apps.testing import assert_resumable
 from parquetry.common.base.errors import StateError
-from parquetry.torch_plugin import ParquetNode, ParquetPipe, rank_state
+from parquetry.torch_plugin import ParquetPipe, rank_state
 
 LEFT = [number for number in range(60) if number % 3]
 
@@ -31,41 +29,12 @@ def make(url: str, face: Any = ParquetPipe, *, batch: int | None = 7, seed: int 
     return made if batch is None else made.batch(batch)
 
 
-@pytest.mark.parametrize("face", [ParquetPipe, ParquetNode])
-def test_batches_are_full_of_the_rows_that_are_left(url: str, face: Any) -> None:
-    assert ids(make(url, face, seed=None)) == [LEFT[start : start + 7] for start in range(0, 40, 7)]
-    assert ids(make(url, face, seed=None, batch=None)) == LEFT
-
-
 def test_its_length_is_unknown(url: str) -> None:
     loader = DataLoader(make(url), batch_size=None)
     for sized in (make(url), loader, make(url).map(id)):
         with pytest.raises(TypeError, match="transform with drops=True may leave rows out"):
             len(sized)
     assert len(list(loader)) == 6
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batch", [None, 7])
-def test_a_state_is_exact_at_every_step(url: str, batch: int | None) -> None:
-    assert_resumable(lambda: iter(make(url, batch=batch)))
-    assert_resumable(lambda: make(url, ParquetNode, batch=batch))
-    assert_resumable(lambda: iter(make(url, batch=batch).map(id_only)))
-
-
-def id_only(element: dict[str, Any]) -> Any:
-    return element["id"]
-
-
-def test_a_state_resumes_with_another_batch_size(url: str) -> None:
-    iterator = iter(make(url))
-    whole = flat(ids(make(url, batch=60)))
-    taken = [next(iterator)["id"].tolist() for _ in range(2)]
-    other = iter(make(url, batch=4))
-    other.load_state_dict(iterator.state_dict())
-    rest = ids(other)
-    assert flat(taken) + flat(rest) == whole
-    assert [len(batch) for batch in rest] == [4] * 6 + [2]
 
 
 def test_another_rank_refuses_the_state(url: str) -> None:
@@ -105,16 +74,6 @@ def test_a_stateful_loader_resumes(url: str, workers: int) -> None:
         fresh.load_state_dict(state)
         assert head + ids(fresh) == whole
         del iterator
-
-
-def test_a_nodes_loader_resumes(url: str) -> None:
-    loader = Loader(make(url, ParquetNode))
-    iterator = iter(loader)
-    head = [next(iterator)["id"].tolist() for _ in range(3)]
-    state = loader.state_dict()
-    fresh = Loader(make(url, ParquetNode))
-    fresh.load_state_dict(state)
-    assert flat(head + ids(fresh)) == flat(ids(make(url)))
 
 
 def test_the_position_of_several_workers_together_is_unknown(url: str) -> None:

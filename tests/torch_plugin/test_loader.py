@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 import torch
 from builders import write_table
@@ -18,19 +17,13 @@ from hypothesis import strategies as st
 from ids import epoch_of, flat
 from ids import ids_by_element as ids
 from oracle import examples
-from torch.utils.data import ChainDataset, DataLoader, IterableDataset, dataloader
+from torch.utils.data import ChainDataset, DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common import NdarrayCodec, Pipeline, UnischemaField
 from parquetry.common.base.errors import DatasetError
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is, to_list
 from parquetry.torch_plugin.torch_internals import unlabelled
-
-LOADERS = [
-    pytest.param({"num_workers": 0}, id="in-process"),
-    pytest.param({"num_workers": 2}, id="two-workers"),
-    pytest.param({"num_workers": 2, "persistent_workers": True}, id="two-persistent-workers"),
-]
 
 
 def make(url: str) -> ParquetPipe:
@@ -41,26 +34,7 @@ def id_only(element: dict[str, Any]) -> Any:
     return element["id"]
 
 
-@pytest.mark.parametrize("options", LOADERS)
-def test_batches_come_in_the_single_process_order_in_every_epoch(url: str, options: dict[str, Any]) -> None:
-    pipe = make(url).batch(7)
-    loader = DataLoader(pipe, batch_size=None, **options)
-    assert len(loader) == 9
-    for epoch in range(3):
-        assert ids(loader) == epoch_of(pipe, epoch)
-
-
-@pytest.mark.parametrize("options", LOADERS)
-def test_an_epoch_that_is_broken_off_is_followed_by_the_next(url: str, options: dict[str, Any]) -> None:
-    pipe = make(url).batch(7)
-    loader = DataLoader(pipe, batch_size=None, **options)
-    for epoch in range(3):
-        first = next(iter(loader))
-        assert first["id"].tolist() == epoch_of(pipe, epoch)[0]
-    assert ids(loader) == epoch_of(pipe, 3)
-
-
-@pytest.mark.parametrize("options", LOADERS)
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}], ids=["in-process", "two-workers"])
 def test_rows_are_collated_by_the_loader_and_each_comes_once(url: str, options: dict[str, Any]) -> None:
     pipe = make(url)
     loader = DataLoader(pipe, batch_size=7, **options)
@@ -187,12 +161,6 @@ def test_every_kind_of_field_passes_through_a_worker(url: str) -> None:
         assert through["points"].is_nested
 
 
-@pytest.mark.slow
-def test_a_spawned_worker_gets_the_pipe_by_pickle(url: str) -> None:
-    pipe = make(url).where(pc.field("id") >= 10).batch(7)
-    assert ids(DataLoader(pipe, batch_size=None, num_workers=1, multiprocessing_context="spawn")) == epoch_of(pipe, 0)
-
-
 def test_user_python_runs_in_the_loaders_workers(url: str) -> None:
     output = [UnischemaField("process", "int64")]
     pipe = ParquetPipe(url, ["id"]).transform(with_process, output).batch(10)
@@ -210,7 +178,7 @@ def with_process(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "process": os.getpid()}
 
 
-@pytest.mark.parametrize("options", LOADERS)
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}], ids=["in-process", "two-workers"])
 def test_an_elementwise_pipe_is_loaded_like_its_source(url: str, options: dict[str, Any]) -> None:
     pipe = make(url).batch(7)
     loader = DataLoader(pipe.map(id_only), batch_size=None, **options)
@@ -230,26 +198,6 @@ def test_objects_that_the_training_loop_deletes_are_freed(url: str, workers: int
     del model, loader, data
     gc.collect()
     assert [each() for each in left] == [None] * 3
-
-
-@pytest.mark.slow
-def test_set_epoch_on_the_pipe_holds_for_the_loader(url: str) -> None:
-    for workers in (0, 2):
-        pipe = make(url).batch(7)
-        loader = DataLoader(pipe, batch_size=None, num_workers=workers)
-        list(loader)
-        for epoch in (7, 7, 3):
-            pipe.set_epoch(epoch)
-            assert ids(loader) == epoch_of(pipe, epoch)
-        assert ids(loader) == epoch_of(pipe, 4)
-
-
-def test_direct_iterators_and_loaders_share_the_count_of_epochs(url: str) -> None:
-    pipe = make(url).batch(7)
-    loader = DataLoader(pipe, batch_size=None, num_workers=1)
-    assert ids(pipe) == epoch_of(pipe, 0)
-    assert ids(loader) == epoch_of(pipe, 1)
-    assert ids(loader) == epoch_of(pipe, 2)
 
 
 def test_the_loader_can_switch_the_shuffle_off_and_on(url: str) -> None:
@@ -274,46 +222,6 @@ def fail(element: dict[str, Any]) -> Any:
     if element["id"] == 7:
         raise ValueError("seven")
     return element
-
-
-class Wrapped(IterableDataset):
-    """A user-defined dataset around a pipe, which hides the pipe from loaders."""
-
-    def __init__(self, pipe: ParquetPipe) -> None:
-        self.pipe = pipe
-
-    def __iter__(self) -> Any:
-        for element in self.pipe:
-            yield element["id"].tolist()
-
-
-def test_a_pipe_inside_another_dataset_takes_the_workers_part_too(url: str) -> None:
-    pipe = ParquetPipe(url, ["id"])
-    found = list(DataLoader(Wrapped(pipe), batch_size=None, num_workers=2))
-    assert found == list(range(60))
-
-
-def test_a_tensor_that_is_kept_from_a_worker_does_not_change(url: str) -> None:
-    kept = list(DataLoader(ParquetPipe(url, ["id", "image"]).batch(4), batch_size=None, num_workers=2))
-    for batch in kept:
-        assert batch["image"].amax(dim=(1, 2, 3)).tolist() == batch["id"].tolist()
-
-
-def test_a_loader_that_failed_begins_cleanly_again(url: str) -> None:
-    pipe = ParquetPipe(url, ["id"]).batch(10)
-    loader = DataLoader(pipe, batch_size=None, num_workers=1)
-
-    def train(limit: int) -> list[int]:
-        seen = []
-        for batch in loader:
-            seen += batch["id"].tolist()
-            if len(seen) > limit:
-                raise KeyError("the training loop failed")
-        return seen
-
-    with pytest.raises(KeyError, match="the training loop failed"):
-        train(25)
-    assert train(60) == list(range(60))
 
 
 @pytest.mark.parametrize("face", [ParquetPipe, ParquetIterable])
@@ -346,7 +254,3 @@ def test_a_step_of_torch_that_is_not_known_stays_as_it_is() -> None:
 
     assert unlabelled(following) is following
     assert unlabelled(print) is print
-
-
-def test_the_step_of_this_torch_is_known() -> None:
-    assert dataloader._BaseDataLoaderIter.__next__.__wrapped__.__name__ == "unlabelled"

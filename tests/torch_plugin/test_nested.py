@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
 from parquetry.common.base.errors import NullValueError
-from parquetry.torch_plugin import NestedTensors, ParquetIterable, ParquetMap, ParquetNode, ParquetPipe, to_list
+from parquetry.torch_plugin import NestedTensors, ParquetIterable, ParquetMap, to_list
 
 BOXES = [[[1, 2], [3]], [], [[], [4, 5, 6]], [[7]]]
 WORDS = [[["a"], []], [[]], [["bb", "c"], ["d"]], []]
@@ -34,18 +34,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lists_of(batch: dict[str, Any]) -> list[Any]:
     return [value.tolist() for value in batch.values()]
-
-
-@pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe, ParquetNode])
-def test_every_face_gives_batches_rows_and_windows(url: Path, face: Any) -> None:
-    rows = face(url).nested(".*")
-    assert [lists_of(row) for row in rows] == [list(row) for row in zip(BOXES, WORDS, PAIRS, strict=True)]
-    assert [lists_of(batch) for batch in rows.batch(3)] == [
-        [BOXES[:3], WORDS[:3], PAIRS[:3]],
-        [BOXES[3:], WORDS[3:], PAIRS[3:]],
-    ]
-    windows = next(iter(face(url).nested(".*").ngram(length=2).batch(2)))
-    assert windows["boxes"].tolist() == [[BOXES[0], BOXES[1]], [BOXES[1], BOXES[2]]]
 
 
 def test_it_is_values_and_offsets(url: Path) -> None:

@@ -10,8 +10,7 @@ from ids import epoch_of, flat
 from torchdata.nodes import BaseNode, Batcher, Loader, ParallelMapper, Prefetcher, Unbatcher
 
 from parquetry.common import Pipeline
-from parquetry.common.base.errors import StateError
-from parquetry.torch_plugin import ParquetNode, ParquetPipe
+from parquetry.torch_plugin import ParquetNode
 
 
 def id_of(element: dict[str, Any]) -> Any:
@@ -78,18 +77,6 @@ def test_it_has_the_verbs_of_the_pipeline(url: str) -> None:
     assert [id_of(batch) for batch in node] == [[0, 1, 2], [0, 1, 2]]
     assert isinstance(node, BaseNode)
     assert repr(node).startswith("ParquetNode('")
-
-
-def test_its_state_is_the_same_in_every_face(url: str) -> None:
-    node = make(url).batch(7)
-    for _ in range(3):
-        next(node)
-    pipe = ParquetPipe.from_pipeline(node.pipeline)
-    iterator = iter(pipe)
-    iterator.load_state_dict(node.state_dict())
-    assert [id_of(batch) for batch in iterator] == [id_of(batch) for batch in node]
-    with pytest.raises(StateError, match="saved for a different pipeline"):
-        make(url).where([("id", ">", 3)]).batch(7).reset(node.state_dict())
 
 
 def test_a_closed_node_can_be_reset(url: str) -> None:

@@ -13,10 +13,8 @@ from ids import ids_by_element as ids
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import Batcher, IterableWrapper, Shuffler
 
-from parquetry.common import Pipeline, UnischemaField
+from parquetry.common import Pipeline
 from parquetry.common.base.errors import PipelineError, StateError
-from parquetry.common.pipeline.pipeline import mix
-from parquetry.common.pipeline.pipeline_iterator import PipelineIterator
 from parquetry.torch_plugin import ParquetPipe, read_parquet
 
 
@@ -47,22 +45,15 @@ def test_it_is_a_datapipe_that_says_what_it_reads(url: str) -> None:
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda p: p.where(pc.field("id") > 30), list(range(31, 60))),
         (lambda p: p.filter(pc.field("id") > 30), list(range(31, 60))),
         (lambda p: p.filter([("drive", "=", "d1")]), list(range(20, 40))),
         (lambda p: p.filter(lambda row: row["stamp"] > 3000, fields=["stamp"]), list(range(20, 60))),
         (lambda p: p.filter(lambda c: c["id"] % 2 == 0, fields=["id"], batched=True), list(range(0, 60, 2))),
-        (lambda p: p.take(7), list(range(7))),
-        (lambda p: p.skip(50), list(range(50, 60))),
         (lambda p: p.header(), list(range(10))),
         (lambda p: p.header(None).take(3), list(range(3))),
         (lambda p: p.take(2).cycle(3), [0, 1] * 3),
-        (lambda p: p.take(2).repeat(2), [0, 1] * 2),
-        (lambda p: p.shard(6, 1), list(range(10, 20))),
-        (lambda p: p.batch(25), [[*range(25)], [*range(25, 50)], [*range(50, 60)]]),
         (lambda p: p.batch(25, True), [[*range(25)], [*range(25, 50)]]),
         (lambda p: p.batch(25, drop_last=True), [[*range(25)], [*range(25, 50)]]),
-        (lambda p: p.batch(25, drop_remainder=True).take(1), [[*range(25)]]),
     ],
 )
 def test_a_verb_gives_the_rows_of_a_list_comprehension(url: str, make: Any, expected: list[Any]) -> None:
@@ -78,12 +69,6 @@ def test_verbs_return_new_pipes_and_leave_the_old_one(url: str) -> None:
     assert len(pipe) == 60
     assert pipe.with_options(workers=1).pipeline.workers == 1
     assert pipe.cache("/nowhere", 10).pipeline.stages[-1].verb == "cache"
-
-
-def test_a_transform_runs_where_rows_are_decoded(url: str) -> None:
-    output = [UnischemaField("double", "int64")]
-    pipe = ParquetPipe(url, ["id"], executor="threads").transform(lambda r: {**r, "double": 2 * r["id"]}, output)
-    assert [row["double"].item() for row in pipe.take(5)] == [0, 2, 4, 6, 8]
 
 
 def test_a_filter_by_a_function_of_tensors_is_torchs(url: str) -> None:
@@ -149,29 +134,6 @@ def test_two_iterators_of_one_pipe_are_independent(url: str) -> None:
     assert [(a, b) for a in mapped for b in mapped] == [(a, b) for a in range(5) for b in range(5)]
 
 
-def test_each_iterator_is_the_next_epoch(url: str) -> None:
-    pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=3)
-    epochs = [ids(pipe) for _ in range(3)]
-    assert epochs == [epoch_of(pipe, epoch) for epoch in range(3)]
-    assert len({tuple(epoch) for epoch in epochs}) == 3
-    assert all(sorted(epoch) == list(range(60)) for epoch in epochs)
-
-
-def test_an_iterator_that_is_broken_off_counts_as_an_epoch(url: str) -> None:
-    pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=3)
-    assert next(iter(pipe))["id"].item() == epoch_of(pipe, 0)[0]
-    assert ids(pipe) == epoch_of(pipe, 1)
-
-
-def test_set_epoch_says_which_one_is_next(url: str) -> None:
-    pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=3)
-    pipe.set_epoch(5)
-    assert ids(pipe) == epoch_of(pipe, 5)
-    assert ids(pipe) == epoch_of(pipe, 6)
-    pipe.set_epoch(0)
-    assert ids(pipe) == epoch_of(pipe, 0)
-
-
 def test_a_shuffle_without_a_seed_keeps_the_one_that_it_drew(url: str) -> None:
     pipe = ParquetPipe(url, ["id"]).shuffle(10)
     copied = pickle.loads(pickle.dumps(pipe))
@@ -191,37 +153,6 @@ def test_a_copy_continues_with_the_next_epoch_on_its_own(url: str, clone: Any) -
 def test_an_endless_pipe_has_no_length(url: str) -> None:
     with pytest.raises(TypeError, match="repeats forever"):
         len(ParquetPipe(url).repeat())
-
-
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("steps", [0, 1, 4, 8])
-def test_an_iterator_resumes_at_every_step(url: str, batched: bool, steps: int) -> None:
-    pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=3)
-    pipe = pipe.batch(7) if batched else pipe
-    list(pipe)
-    iterator = iter(pipe)
-    taken = [next(iterator) for _ in range(steps)]
-    state = iterator.state_dict()
-    rest = ids(iterator)
-    assert ids(taken) + rest == epoch_of(pipe, 1)
-
-    fresh = ParquetPipe(url, ["id"]).shuffle(10, seed=3)
-    fresh = fresh.batch(7) if batched else fresh
-    resumed = iter(fresh)
-    resumed.load_state_dict(state)
-    assert ids(resumed) == rest
-    assert ids(fresh) == epoch_of(pipe, 2)
-
-
-def test_a_state_goes_from_the_pipeline_to_the_pipe_and_back(url: str) -> None:
-    pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=3).batch(7)
-    numpy_iterator = iter(pipe.pipeline)
-    for _ in range(3):
-        next(numpy_iterator)
-    tensors = iter(pipe)
-    tensors.load_state_dict(numpy_iterator.state_dict())
-    assert tensors.state_dict() == numpy_iterator.state_dict()
-    assert ids(tensors) == [batch["id"].tolist() for batch in numpy_iterator]
 
 
 def test_the_pipe_itself_has_the_state_of_its_latest_iterator(url: str) -> None:
@@ -257,18 +188,6 @@ def test_elementwise_pipes_have_the_state_of_their_source(url: str, derive: Any)
     assert list(pipe) == whole
 
 
-def test_a_state_carries_the_seed_that_was_drawn(url: str) -> None:
-    first = ParquetPipe(url, ["id"]).shuffle(10).batch(7)
-    iterator = iter(first)
-    next(iterator)
-    state = iterator.state_dict()
-    other = ParquetPipe(url, ["id"]).shuffle(10).batch(7)
-    assert other.pipeline != first.pipeline
-    other.load_state_dict(state)
-    assert ids(other) == ids(iterator)
-    assert ids(other) == ids(first)
-
-
 @pytest.mark.parametrize(
     ("other", "difference"),
     [
@@ -286,33 +205,6 @@ def test_a_state_of_another_pipe_is_refused_with_the_difference(url: str, other:
         other(url).load_state_dict(state)
     with pytest.raises(StateError, match=f"saved for a different {difference}"):
         iter(other(url)).load_state_dict(state)
-
-
-def test_a_state_resumes_with_another_batch_size(url: str) -> None:
-    pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=3)
-    iterator = iter(pipe.batch(6))
-    for _ in range(3):
-        next(iterator)
-    resumed = iter(pipe.batch(9))
-    resumed.load_state_dict(iterator.state_dict())
-    rest = [next(resumed)["id"].tolist()]
-    again = iter(pipe.batch(9))
-    again.load_state_dict(resumed.state_dict())
-    rest += ids(again)
-    assert [number for batch in rest for number in batch] == epoch_of(pipe, 0)[18:]
-
-
-def test_a_mix_of_pipes_is_a_pipe(url: str) -> None:
-    low, high = ParquetPipe(url, ["id"]).take(10), ParquetPipe(url, ["id"]).skip(50)
-    mixed = ParquetPipe.from_pipeline(mix([low, high], weights=[1, 1], seed=2, stop="all"))
-    assert repr(mixed).startswith("ParquetPipe(mix(")
-    assert sorted(ids(mixed)) == [*range(10), *range(50, 60)]
-    assert len(mixed) == 20
-    iterator = iter(mixed)
-    taken = [next(iterator)["id"].item() for _ in range(7)]
-    resumed = iter(ParquetPipe.from_pipeline(mixed.pipeline))
-    resumed.load_state_dict(iterator.state_dict())
-    assert taken + ids(resumed) == [row["id"].item() for row in PipelineIterator(mixed.pipeline, 0)]
 
 
 def test_a_state_cannot_be_loaded_into_an_iterator_that_has_begun(url: str) -> None:

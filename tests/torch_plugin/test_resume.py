@@ -1,15 +1,13 @@
-"""States restored anywhere: at every step, in other loaders, with other numbers of workers and ranks."""
+"""States restored elsewhere: in other loaders, with other numbers of workers and ranks."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 import pytest
 from cases import every_case
 from ids import epoch_of, flat
@@ -18,10 +16,9 @@ from torch.utils.data import DataLoader
 from torchdata.nodes import Loader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common import UnischemaField
 from parquetry.common.apps.testing import assert_resumable
 from parquetry.common.base.errors import StateError
-from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, mix, rank_state
+from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, rank_state
 
 CANONICAL = 12
 
@@ -30,36 +27,7 @@ def make(url: str, batch: int = 7) -> ParquetPipe:
     return ParquetPipe(url, ["id"]).shuffle(10, seed=5).batch(batch)
 
 
-def doubled(row: dict[str, Any]) -> dict[str, Any]:
-    return {"id": row["id"], "twice": 2 * row["id"]}
-
-
-STAGES: dict[str, Callable[[Any], Any]] = {
-    "rows": lambda p: p.select("id", "drive").shuffle(10, seed=5).take(25),
-    "filter": lambda p: p.select("id", "x").where(pc.field("id") > 30).batch(4),
-    "shard": lambda p: p.select("id").shuffle(10, seed=5).shard(3, 1).batch(4),
-    "shard before shuffle": lambda p: p.select("id").shard(3, 1).shuffle(8, seed=5).batch(4, drop_remainder=True),
-    "repeat": lambda p: p.select("id").shuffle(10, seed=5).repeat(2).batch(16),
-    "take and skip of batches": lambda p: p.select("id").shuffle(10, seed=5).batch(5).skip(2).take(6),
-    "windows": lambda p: p.select("id", "stamp").ngram(length=3, timestamp="stamp", max_gap=500).shuffle(9, 5).batch(6),
-    "ragged and padded": lambda p: p.select("id", "points", "tags", "map").pad("points").shuffle(10, 5).batch(9),
-    "transform": lambda p: (
-        p.select("id").transform(doubled, [UnischemaField("twice", "int64")]).shuffle(10, seed=5).batch(9)
-    ),
-}
-
-
-@every_case("name", STAGES)
-@pytest.mark.parametrize("face", [ParquetPipe, ParquetNode])
-def test_every_stage_resumes_at_every_step(url: str, face: Any, name: str) -> None:
-    made = STAGES[name](face(url, executor="threads"))
-    assert_resumable(lambda: iter(made) if face is ParquetPipe else face.from_pipeline(made.pipeline))
-
-
-def test_a_mix_and_an_elementwise_pipe_resume_at_every_step(url: str) -> None:
-    sources = [ParquetPipe(url, ["id"]).shuffle(10, seed=1), ParquetPipe(url, ["id"]).skip(50)]
-    mixed = mix(sources, weights=[2, 1], seed=4, stop="all").batch(8)
-    assert_resumable(lambda: iter(mixed))
+def test_an_elementwise_pipe_resumes_at_every_step(url: str) -> None:
     derived = make(url).map(id_only).filter(is_odd)
     assert_resumable(lambda: iter(derived))
 
@@ -70,11 +38,6 @@ def id_only(element: dict[str, Any]) -> Any:
 
 def is_odd(numbers: Any) -> bool:
     return bool(numbers[0] % 2)
-
-
-def test_an_endless_pipe_resumes_across_passes(url: str) -> None:
-    pipe = ParquetPipe(url, ["id"]).take(10).shuffle(10, seed=5).repeat().batch(4)
-    assert_resumable(lambda: iter(pipe), steps=9)
 
 
 def test_other_fields_are_taken_on_request_only(url: str) -> None:
@@ -96,46 +59,10 @@ def test_other_fields_are_taken_on_request_only(url: str) -> None:
     assert [batch.tolist() for batch in mapped] == rest
 
 
-def test_a_node_is_restored_by_name(url: str) -> None:
-    node = ParquetNode(url, ["id"]).shuffle(10, seed=5).batch(7)
-    for _ in range(3):
-        next(node)
-    fresh = ParquetNode(url, ["id"]).shuffle(10, seed=5).batch(7)
-    fresh.load_state_dict(json.dumps(node.state_dict()))
-    assert ids(fresh) == ids(node)
-    fresh.reset()
-    assert ids(fresh) == epoch_of(fresh, 1)
-
-
 # --- other numbers of ranks ---
 
 
 # Which ranks get which rows is tested with Pipeline.
-
-
-@pytest.mark.parametrize("face", [ParquetPipe, ParquetNode])
-def test_other_numbers_of_ranks_continue_with_the_same_global_batches(url: str, face: Any) -> None:
-    counts = (4, 3, 12, 1)
-
-    def rank(index: int, of: int) -> Any:
-        made = face(url, ["id"]).shuffle(10, seed=5).shard(of, index, canonical_shards=CANONICAL)
-        return iter(made.batch(12 // of))
-
-    whole = [Counter(batch["id"].tolist()) for batch in rank(0, 1)]
-    found: list[Counter[int]] = []
-    states: list[Any] = [None]
-    for number, of in enumerate(counts):
-        iterators = [rank(index, of) for index in range(of)]
-        for index, iterator in enumerate(iterators):
-            if states[0] is not None:
-                iterator.load_state_dict(states[index % len(states)])
-        steps = 1 if number < len(counts) - 1 else len(whole) - len(found)
-        for _ in range(steps if number < len(whole) - 1 else 0):
-            found.append(Counter(flat([next(iterator)["id"].tolist() for iterator in iterators])))
-        states = [iterator.state_dict() for iterator in iterators]
-        assert len({str({**state, "shards": None}) for state in states}) == 1
-    assert found == whole[: len(found)]
-    assert len(found) >= 4
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -158,19 +85,6 @@ def test_the_workers_of_other_ranks_take_exactly_the_rows_that_are_left(
         pipe.load_state_dict(first[0].state_dict())
         rest = flat(ids(DataLoader(pipe, batch_size=None, num_workers=workers)))
         assert rest == whole[before * 10 :][index::after]
-
-
-def test_when_a_rank_ends_one_step_early_no_rank_has_rows_left(url: str) -> None:
-    def rank(number: int, index: int) -> Any:
-        return iter(ParquetPipe(url, ["id"]).shuffle(10, seed=5).shard(number, index, even="none"))
-
-    ranks = [rank(7, 0), rank(7, 6)]
-    assert [len(list(one)) for one in ranks] == [9, 8]
-    for ended in ranks:
-        for index in range(2):
-            resumed = rank(2, index)
-            resumed.load_state_dict(ended.state_dict())
-            assert list(resumed) == []
 
 
 # --- stock DataLoader: the state of the training process ---
@@ -264,31 +178,6 @@ def test_a_stateful_loaders_state_is_one_position_of_the_rank(url: str, workers:
     numpy_iterator = iter(make(url).pipeline)
     numpy_iterator.load_state_dict(state)
     assert ids(numpy_iterator) == epoch_of(make(url), 0)[steps:]
-
-
-@pytest.mark.slow
-def test_a_stateful_loader_that_went_on_from_a_rank_state_resumes(url: str) -> None:
-    for taken in range(1, 5):
-        pipe = make(url)
-        pipe.load_state_dict({**pipe.state_dict(), "consumed": 3})
-        loader = StatefulDataLoader(pipe, batch_size=None, num_workers=2)
-        iterator = iter(loader)
-        head = [next(iterator)["id"].tolist() for _ in range(taken)]
-        fresh = StatefulDataLoader(make(url), batch_size=None, num_workers=2)
-        fresh.load_state_dict(loader.state_dict())
-        assert head + ids(fresh) == epoch_of(pipe, 0)[3:]
-        assert ids(fresh) == epoch_of(pipe, 1)
-        assert rank_state(loader.state_dict())["consumed"] == 3 + taken
-        del iterator
-
-
-def test_a_finished_stateful_loader_is_at_the_next_epoch(url: str) -> None:
-    for workers in (0, 2):
-        loader = StatefulDataLoader(make(url), batch_size=None, num_workers=workers)
-        list(loader)
-        pipe = make(url)
-        pipe.load_state_dict(rank_state(loader.state_dict()))
-        assert ids(pipe) == epoch_of(pipe, 1)
 
 
 def test_states_of_other_positions_are_refused(url: str) -> None:
@@ -410,22 +299,6 @@ def test_state_after_refuses_what_it_cannot_know(url: str, face: Any) -> None:
         rows.state_after(-1)
     with pytest.raises(StateError, match=r"1 passes of \d+ elements, got 1000000 elements"):
         rows.state_after(10**6)
-
-
-@pytest.mark.parametrize("face", [ParquetPipe, ParquetNode])
-@every_case(
-    "change",
-    [{"consumed": None}, {"workers": 0}, {"shards": [3, 2]}, {"origin": [0]}, {"iteration": True}, {"version": "1"}],
-    ids=str,
-)
-def test_a_corrupt_state_is_refused(url: str, face: Any, change: dict[str, Any]) -> None:
-    state = make(url).state_dict()
-    chain = face(url, ["id"]).shuffle(10, seed=5).batch(7)
-    with pytest.raises(StateError, match="state: "):
-        chain.load_state_dict({**state, **change})
-    for text in (json.dumps(state)[:-9], b"\xff", [], None):
-        with pytest.raises(StateError, match="state: expected"):
-            chain.load_state_dict(text)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
 
 from parquetry.common.base.errors import PipelineError
-from parquetry.torch_plugin import ParquetNode, ParquetPipe, mix
+from parquetry.torch_plugin import ParquetPipe, mix
 from parquetry.torch_plugin.pipe import Group, place
 from parquetry.torch_plugin.placement import Placement, with_shard
 
@@ -216,19 +216,6 @@ def test_an_own_seed_of_a_mix_is_warned_of(url: str, caplog: pytest.LogCaptureFi
             apply_sharding(pipe, 2, 0)
             next(iter(pipe))
     assert "mix() picked a random seed in this process" in caplog.text
-
-
-@pytest.mark.parametrize("shards", [1, 3])
-def test_row_groups_can_be_dealt_as_petastorm_does(url: str, shards: int) -> None:
-    stored = ids(ParquetPipe(url, ["id"]))
-    sizes = ParquetPipe(url).pipeline.dataset.row_groups.rows.tolist()
-    groups = [[stored.pop(0) for _ in range(size)] for size in sizes]
-    for face in (ParquetPipe, ParquetNode):
-        for rank in range(shards):
-            part = ids(face(url, ["id"]).shard(shards, rank, policy="rowgroup_modulo").shuffle(9, seed=1).batch(4))
-            assert union(part) == union(groups[rank::shards])
-    with pytest.raises(PipelineError, match="expected policy='global' or 'rowgroup_modulo', got 'modulo'"):
-        ParquetPipe(url).shard(2, 0, policy="modulo")  # type: ignore[arg-type]
 
 
 def _pipe(kind: str, url: str) -> ParquetPipe:

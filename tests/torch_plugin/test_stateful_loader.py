@@ -59,6 +59,7 @@ def test_a_finished_epoch_is_followed_by_the_next(url: str, workers: int) -> Non
     fresh = load(make(url), workers)
     fresh.load_state_dict(loader.state_dict())
     assert ids(fresh) == epoch_of(pipe, 2)
+    assert ids(make(url).load_state_dict(rank_state(loader.state_dict()))) == epoch_of(pipe, 2)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -174,16 +174,6 @@ def test_stacked_windows_put_the_steps_behind_the_batch_axis(url: str, rows: lis
     assert [len(cell) for cell in element["points"]] == [0, 1, 2]
 
 
-def test_windows_with_fields_per_offset_are_dicts_by_offset(url: str, rows: list[dict[str, Any]]) -> None:
-    pipe = ParquetPipe(url).ngram({-1: ["id"], 1: ["id", "points"]}, timestamp="stamp")
-    batch = next(iter(pipe.batch(5)))
-    assert batch[-1]["id"].tolist() == [0, 1, 2, 3, 4]
-    assert batch[1]["id"].tolist() == [2, 3, 4, 5, 6]
-    assert [len(value) for value in to_list(batch[1]["points"])] == [2, 3, 0, 1, 2]
-    element = next(iter(pipe))
-    assert (element[-1]["id"].item(), element[1]["id"].item()) == (0, 2)
-
-
 def test_a_batch_is_the_engines_own_memory_and_keeps_it_alive(url: str) -> None:
     pipeline = Pipeline(url, ["image"]).batch(8)
     _, columns = next(StepIterator(pipeline, 0, strict_nulls=True))
