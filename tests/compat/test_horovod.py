@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +64,7 @@ def estimator_reader(url: str, hvd: Any, transform: Any = None, **options: Any) 
         "shuffle_row_groups": True,
         "seed": 0,
     }
-    return (
-        factory(url, **arguments, **more, **options)
-        if not options
-        else factory(url, **{**arguments, **more, **options})
-    )
+    return factory(url, **{**arguments, **more, **options})
 
 
 class PassLoader:
@@ -117,42 +112,6 @@ class InMemoryLoader(EndlessLoader):
         )
 
 
-class Ahead:
-    """Iterates over a loader in another thread, pass after pass, as the asynchronous loaders do."""
-
-    def __init__(self, loader: PassLoader, size: int) -> None:
-        self.loader = loader
-        self.results: queue.Queue[Any] = queue.Queue(size)
-        self.closed = threading.Event()
-        self.thread = threading.Thread(target=self._read, daemon=True)
-        self.thread.start()
-
-    def _read(self) -> None:
-        try:
-            while not self.closed.is_set():
-                for batch in self.loader.batches():
-                    self.results.put(batch)
-                    if self.closed.is_set():
-                        return
-                self.results.put(None)
-        except Exception as error:
-            self.results.put(error)
-
-    def batches(self) -> Iterator[Any]:
-        while (batch := self.results.get()) is not None:
-            if isinstance(batch, Exception):
-                raise batch
-            yield batch
-
-    def close(self) -> None:
-        self.closed.set()
-        while self.thread.is_alive():  # which may wait for room
-            try:
-                self.results.get_nowait()
-            except queue.Empty:
-                self.thread.join(0.01)
-
-
 def three_passes(loader: Any) -> list[list[int]]:
     """Returns the ids of three passes; checks that each row's values belong together."""
     passes = []
@@ -176,40 +135,24 @@ def test_passes_that_reset_the_reader_have_every_row(train_dir: str, transform: 
     assert loader.log == [f"resetting the reader of {train_dir.removeprefix('file://')}"] * (PASSES - 1)
 
 
-def test_passes_of_an_asynchronous_loader_have_every_row(train_dir: str) -> None:
-    with estimator_reader(train_dir, Ranks(0, 1), num_epochs=1) as reader:
-        loader = Ahead(PassLoader(reader, BATCH), size=2)
-        try:
-            passes = three_passes(loader)
-        finally:
-            loader.close()
+def test_passes_in_another_thread_have_every_row(train_dir: str) -> None:
+    """As the asynchronous loaders make them."""
+    with (
+        estimator_reader(train_dir, Ranks(0, 1), num_epochs=1) as reader,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        passes = thread.submit(three_passes, PassLoader(reader, BATCH)).result()
     assert [sorted(ids) for ids in passes] == [list(range(ROWS))] * PASSES
 
 
-def test_an_asynchronous_loader_passes_on_errors(train_dir: str) -> None:
-    def fail(row: dict[str, Any]) -> dict[str, Any]:
-        raise ArithmeticError(f"row {row['id']}")
-
-    with estimator_reader(train_dir, Ranks(0, 1), fail, num_epochs=1) as reader:
-        loader = Ahead(PassLoader(reader, BATCH), size=2)
-        with pytest.raises(ArithmeticError, match="row "):
-            three_passes(loader)
-        loader.close()
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_endless_readers_give_each_rank_its_shard_in_every_pass(train_dir: str, is_async: bool) -> None:
+def test_endless_readers_give_each_rank_its_shard_in_every_pass(train_dir: str) -> None:
     """Two ranks with eight row groups of three rows: three steps of four rows are one pass over a shard."""
     seen = []
     for rank in range(2):
         with estimator_reader(train_dir, Ranks(rank, 2)) as reader:
             assert reader  # the estimators test a reader for truth, and Petastorm's has no length
             assert not hasattr(reader, "__len__")
-            loader: Any = EndlessLoader(reader, BATCH, steps=3)
-            loader = Ahead(loader, size=4) if is_async else loader
-            passes = three_passes(loader)
-            if is_async:
-                loader.close()
+            passes = three_passes(EndlessLoader(reader, BATCH, steps=3))
         assert {tuple(sorted(ids)) for ids in passes} == {tuple(sorted(passes[0]))}
         seen += passes[0]
     assert sorted(seen) == list(range(ROWS))
