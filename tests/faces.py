@@ -276,6 +276,24 @@ def import_framework(name: str) -> Any:
         return pytest.importorskip(name)
 
 
+def rows_over(name: str, url: str, **options: Any) -> Any:
+    """Returns rows in a form of their own: of ``threads``, ``sidecar``, ``tensorflow``, or a class of `torch_plugin`.
+
+    Skips the test if the framework is not installed.
+    """
+    if name in ("threads", "sidecar"):
+        return Pipeline(url, executor=name, **options)  # type: ignore[arg-type]  # one of the two
+    if name == "tensorflow":
+        import_framework("tensorflow")
+        from parquetry.tf_plugin import ParquetDataset
+
+        return ParquetDataset(url, **options)
+    import_framework("torchdata" if name == "ParquetNode" else "torch")
+    from parquetry import torch_plugin
+
+    return getattr(torch_plugin, name)(url, **options)
+
+
 def plain(value: Any) -> Any:
     """Converts any value of any face to plain Python; NaN becomes the text ``nan``, so it equals itself."""
     if isinstance(value, dict):

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from builders import Built, build, built_once
-from faces import SIDECAR, THREADS, TORCH_WARNINGS, Face, import_framework, plain
+from faces import SIDECAR, THREADS, TORCH_WARNINGS, Face, plain, rows_over
 from processes import in_own_process, unless_ended
 from s3_server import serving
 
@@ -75,41 +75,8 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def pipeline(url: str, executor: str) -> Any:
-    return Pipeline(url, executor=executor, workers=1, memory_limit=LIMIT)
-
-
-def threads(url: str) -> Any:
-    return pipeline(url, "threads")
-
-
-def sidecar(url: str) -> Any:
-    return pipeline(url, "sidecar")
-
-
-def torch(url: str, name: str = "ParquetIterable") -> Any:
-    import_framework("torch")
-    from parquetry import torch_plugin
-
-    return getattr(torch_plugin, name)(url, workers=1, memory_limit=LIMIT)
-
-
-def pipe(url: str) -> Any:
-    return torch(url, "ParquetPipe")
-
-
-def node(url: str) -> Any:
-    return torch(url, "ParquetNode")
-
-
-def tensorflow(url: str) -> Any:
-    import_framework("tensorflow")
-    from parquetry.tf_plugin import ParquetDataset
-
-    return ParquetDataset(url, workers=1, memory_limit=LIMIT)
-
-
-FRAMEWORKS = {torch: "torch", pipe: "torch", node: "torchdata", tensorflow: "tensorflow"}
+def limited(face: str, url: str) -> Any:
+    return rows_over(face, url, workers=1, memory_limit=LIMIT)
 
 
 class Memory:
@@ -145,21 +112,26 @@ class Memory:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize(
-    ("make", "shuffled", "started"),
-    [(threads, False, 0), (threads, True, 0), (sidecar, True, 1), (torch, False, 0), (tensorflow, True, 1)],
+    ("face", "shuffled", "started"),
+    [
+        ("threads", False, 0),
+        ("threads", True, 0),
+        ("sidecar", True, 1),
+        ("ParquetIterable", False, 0),
+        ("tensorflow", True, 1),
+    ],
 )
-def test_memory_stays_within_the_limit(make: Callable[[str], Any], shuffled: bool, started: int, vectors: str) -> None:
-    if make in FRAMEWORKS:
-        import_framework(FRAMEWORKS[make])
-    grown = in_own_process(grown_by_vectors, make.__name__, shuffled, vectors)
+def test_memory_stays_within_the_limit(face: str, shuffled: bool, started: int, vectors: str) -> None:
+    limited(face, vectors)  # skips if its framework is not installed
+    grown = in_own_process(grown_by_vectors, face, shuffled, vectors)
     assert grown < BOUNDED * VECTOR_BYTES + started * STARTED_BYTES
 
 
-def grown_by_vectors(make: str, shuffled: bool, url: str) -> int:
+def grown_by_vectors(face: str, shuffled: bool, url: str) -> int:
     """Reads all vectors. Returns by how many bytes memory has grown meanwhile."""
-    rows = globals()[make](url)
+    rows = limited(face, url)
     batches = (rows.shuffle(1000, seed=3) if shuffled else rows).batch(BATCH)
-    next(iter(globals()[make](few(url)).take(1)))  # memory that the first iteration keeps, whatever it reads
+    next(iter(limited(face, few(url)).take(1)))  # memory that the first iteration keeps, whatever it reads
     found = []
     with Memory() as memory:
         for batch in batches:
@@ -194,26 +166,23 @@ VERBS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize(
-    ("make", "verbs", "started"),
+    ("face", "verbs", "started"),
     [
-        *((threads, verbs, 0) for verbs in VERBS),
-        *((sidecar, verbs, 1) for verbs in ("shuffled", "windows", "batches by length")),
-        *((make, "shuffled", 0) for make in (torch, pipe, node)),
-        (tensorflow, "shuffled", 1),
+        *(("threads", verbs, 0) for verbs in VERBS),
+        *(("sidecar", verbs, 1) for verbs in ("shuffled", "windows", "batches by length")),
+        *((face, "shuffled", 0) for face in ("ParquetIterable", "ParquetPipe", "ParquetNode")),
+        ("tensorflow", "shuffled", 1),
     ],
 )
-def test_memory_stays_within_the_limit_whatever_the_verbs(
-    make: Callable[[str], Any], verbs: str, started: int, documents: str
-) -> None:
-    if make in FRAMEWORKS:
-        import_framework(FRAMEWORKS[make])
-    grown = in_own_process(grown_by_verbs, make.__name__, verbs, documents)
+def test_memory_stays_within_the_limit_whatever_the_verbs(face: str, verbs: str, started: int, documents: str) -> None:
+    limited(face, documents)  # skips if its framework is not installed
+    grown = in_own_process(grown_by_verbs, face, verbs, documents)
     assert grown < BOUNDED * DOCUMENT_BYTES + started * STARTED_BYTES
 
 
-def grown_by_verbs(make: str, verbs: str, url: str) -> int:
-    rows = globals()[make](url)
-    next(iter(globals()[make](few(url)).take(1)))  # memory that the first iteration keeps, whatever it reads
+def grown_by_verbs(face: str, verbs: str, url: str) -> int:
+    rows = limited(face, url)
+    next(iter(limited(face, few(url)).take(1)))  # memory that the first iteration keeps, whatever it reads
     batches = 0
     with Memory() as memory:
         for _ in VERBS[verbs](rows):
@@ -225,16 +194,16 @@ def grown_by_verbs(make: str, verbs: str, url: str) -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_memory_of_loader_workers_stays_within_the_limit(documents: str) -> None:
-    import_framework("torch")
+    limited("ParquetIterable", documents)  # skips if torch is not installed
     grown = in_own_process(grown_by_loader_workers, documents)
     assert grown < BOUNDED * DOCUMENT_BYTES + 2 * STARTED_BYTES
 
 
 def grown_by_loader_workers(url: str) -> int:
-    rows = torch(url).shuffle(1000, seed=3).batch(BATCH)
+    rows = limited("ParquetIterable", url).shuffle(1000, seed=3).batch(BATCH)
     from torch.utils.data import DataLoader
 
-    for _ in DataLoader(torch(few(url)).take(4).batch(1), batch_size=None, num_workers=2):
+    for _ in DataLoader(limited("ParquetIterable", few(url)).take(4).batch(1), batch_size=None, num_workers=2):
         pass
     found = []
     with Memory() as memory:
@@ -261,8 +230,8 @@ def test_the_numbers_of_many_rows_take_no_memory(shuffled: bool, zeros: str) -> 
 
 
 def grown_by_zeros(shuffled: bool, url: str) -> int:
-    rows = threads(url).shuffle(1000, seed=3) if shuffled else threads(url)
-    next(iter(threads(url).take(1)))
+    rows = limited("threads", url).shuffle(1000, seed=3) if shuffled else limited("threads", url)
+    next(iter(limited("threads", url).take(1)))
     with Memory() as memory:
         assert sum(len(batch["zero"]) for batch in rows.batch(100_000)) == MANY
     return memory.grown
@@ -372,12 +341,12 @@ def test_rows_by_number_equal_blocks_in_memory(built: Built) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [threads, sidecar, torch, tensorflow])
+@pytest.mark.parametrize("face", ["threads", "sidecar", "ParquetIterable", "tensorflow"])
 def test_nothing_is_left_in_the_directory(
-    make: Callable[[str], Any], vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    face: str, vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    batches = make(vectors).batch(BATCH)
+    batches = limited(face, vectors).batch(BATCH)
     before = psutil.Process().num_fds()
     for _ in zip(range(3), batches, strict=False):
         assert not list(tmp_path.glob("parquetry-*"))
