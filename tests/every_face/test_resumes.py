@@ -177,7 +177,7 @@ def _two_of_three(row: dict[str, Any]) -> dict[str, Any] | None:
     return row if row["id"] % 3 else None
 
 
-# test_properties.py of each plug-in stops arbitrary chains at arbitrary steps.
+# test_properties.py stops arbitrary chains at arbitrary steps.
 KINDS = ("rows", "full batches", "shuffle and batch over two passes", "a shard of its own", "take and skip of batches")
 STAGES = {
     **{name: CASES[name] for name in KINDS},
