@@ -97,8 +97,7 @@ def test_two_ranks_take_each_row_once_in_equal_steps(url: str) -> None:
     assert rows_of(found) == list(range(FIRST, FIRST + ROWS))
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, *(pytest.param(ranks, marks=pytest.mark.nightly) for ranks in (2, 4))])
 def test_a_checkpoint_in_mid_epoch_continues_on_any_number_of_ranks(url: str, begun: Any, ranks: int) -> None:
     folder, stopped = begun
     rest = in_ranks(ranks, proceed, url, str(folder))

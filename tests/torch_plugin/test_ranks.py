@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -17,7 +15,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 from two_ranks import in_ranks
 
-from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, rank_state
+from parquetry.torch_plugin import ParquetNode, ParquetPipe, rank_state
 
 pytestmark = pytest.mark.slow
 GLOBAL_BATCH = 8
@@ -60,42 +58,6 @@ def _measure_states(url: str) -> dict[str, Any]:
     counted.load_state_dict(unsaid.state_after(2))
     found["counted"] = ids(DataLoader(counted, batch_size=None))
     return found
-
-
-class _Checkpointed:
-    """For ``torch.distributed.checkpoint``: the position of all ranks, under one name."""
-
-    def __init__(self, url: str) -> None:
-        self.dataset = ParquetIterable(url, ["id"]).shuffle(10, seed=5).batch(4)
-        self._make_loader()
-
-    def _make_loader(self) -> None:
-        self.loader = StatefulDataLoader(self.dataset, batch_size=None, num_workers=2)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"rows": json.dumps(rank_state(self.loader.state_dict()))}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.dataset.load_state_dict(state["rows"])
-        self._make_loader()  # the other one began a pass when it was asked for its state
-
-
-def _checkpoint(url: str, folder: str) -> list[list[int]]:
-    import torch.distributed.checkpoint as checkpoint  # takes two seconds, in the ranks' processes alone
-
-    training = _Checkpointed(url)
-    iterator = iter(training.loader)
-    begun = [next(iterator)["id"].tolist() for _ in range(3)]
-    checkpoint.save({"training": training}, checkpoint_id=folder)
-    return begun
-
-
-def _continue(url: str, folder: str) -> list[list[int]]:
-    import torch.distributed.checkpoint as checkpoint
-
-    training = _Checkpointed(url)
-    checkpoint.load({"training": training}, checkpoint_id=folder)
-    return ids(training.loader)
 
 
 def _train(url: str) -> int:
@@ -150,12 +112,3 @@ def test_processes_of_a_group_take_each_row_once_in_equal_steps(url: str, monkey
         assert len(resumed) == (2 if ranks == 2 else 0)
         assert [rest for _, rest in resumed] == [rank["counted"] for rank in found if "resumed" in rank]
         assert sorted(_flat(head + rest for head, rest in resumed)) == (list(range(60)) if resumed else [])
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_a_distributed_checkpoint_of_two_ranks_continues_on_any_number(url: str, tmp_path: Path, ranks: int) -> None:
-    folder = str(tmp_path / "checkpoint")
-    begun = in_ranks(2, _checkpoint, url, folder)
-    rest = in_ranks(ranks, _continue, url, folder)
-    assert len({len(batches) for batches in rest}) == 1
-    assert sorted(_flat([*begun, *rest])) == list(range(60))
