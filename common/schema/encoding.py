@@ -236,7 +236,7 @@ def _encode_scalars(
     field: UnischemaField, values: Collection[Any], types: set[type], arrow_type: pa.DataType
 ) -> pa.Array | None:
     if types <= _exact_types(field):
-        return _to_arrow(field, list(values), arrow_type)
+        return _to_arrow(field, values if isinstance(values, list) else list(values), arrow_type)
     if field.dtype == np.float32 and types == {float}:
         return _cast(_cast(pa.array(values, pa.float64()), pa.float32()), arrow_type)
     return None

@@ -96,13 +96,18 @@ def column_chunks(schema: Unischema, columns: Mapping[str, Any], count: int) -> 
     """Yields the columns in pieces of at most `WHOLE_CHUNK_ROWS` rows and about `CHUNK_BYTES` bytes."""
     sliceable = {name: _sliceable(column) for name, column in columns.items()}
     for start in range(0, count, WHOLE_CHUNK_ROWS):
-        chunk = {name: column[start : start + WHOLE_CHUNK_ROWS] for name, column in sliceable.items()}
+        chunk = {name: _part(column, start, start + WHOLE_CHUNK_ROWS) for name, column in sliceable.items()}
         ends = np.cumsum(sum(_row_bytes(schema[name], column) for name, column in chunk.items()))
         first = done = 0
         while first < len(ends):
             stop = max(first + 1, int(np.searchsorted(ends, done + CHUNK_BYTES, side="right")))
-            yield {name: column[first:stop] for name, column in chunk.items()}
+            yield {name: _part(column, first, stop) for name, column in chunk.items()}
             first, done = stop, int(ends[stop - 1])
+
+
+def _part(column: Any, first: int, stop: int) -> Any:
+    """Returns a slice; the column itself if that is all of it, because a slice of a list is a copy."""
+    return column if first == 0 and stop >= len(column) else column[first:stop]
 
 
 def _sliceable(column: Any) -> Any:
