@@ -52,7 +52,7 @@ VENV_OLDEST := .venv-oldest
 VENV_NEWEST := .venv-newest
 VENV_BARE := .venv-bare
 VENV_TRAINERS := .venv-trainers
-BENCH_PEERS := .venv-bench .venv-bench-dali .venv-bench-mosaic .venv-bench-petastorm .venv-bench-tables
+BENCH_PEERS := .venv-bench .venv-bench-dali .venv-bench-lerobot .venv-bench-mosaic .venv-bench-petastorm .venv-bench-tables
 BENCH ?=
 VENV_DIST := .venv-dist
 VENV_AUDIT := .venv-audit
@@ -280,6 +280,7 @@ $(VENV_TRAINERS)/.installed: setup.py pyproject.toml constraints-trainers.txt | 
 
 .venv-bench/.installed: benchmarks/peers/bench.txt
 .venv-bench-dali/.installed: benchmarks/peers/dali.txt
+.venv-bench-lerobot/.installed: benchmarks/peers/lerobot.txt
 .venv-bench-mosaic/.installed: benchmarks/peers/mosaic.txt
 .venv-bench-petastorm/.installed: benchmarks/peers/petastorm.txt
 # Petastorm wants an older setuptools than torch does; it works with torch's.

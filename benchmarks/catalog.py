@@ -11,13 +11,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = "limit"
-_PEERS = ("bench", "bench-dali", "bench-mosaic", "bench-petastorm", "bench-tables", "oldest")
+_PEERS = ("bench", "bench-dali", "bench-lerobot", "bench-mosaic", "bench-petastorm", "bench-tables", "oldest")
 ENVIRONMENTS = (".venv", *(f".venv-{name}" for name in _PEERS))
 _IMAGES = ("a", "b", "b-filter", "b-large")
 _TABLES = ("d", "d-pack", "d-weigh", "d-wide")
 _EVERY_RATE = (*_IMAGES, "c-ndarray", "c-tensor", *_TABLES, "e", "f", "f-shuffled", "g", "j", "k", "k-bucket")
 _LONG_PASSES = tuple(key for key in _EVERY_RATE if key != "g")  # a pass of g is shorter than one graph call
 _PETASTORM_TORCH = ("a", "b", "b-filter", "c-ndarray", "d", "g")
+_ROBOTS = ("l", "l-long")
 _SMALL_BATCHES = (*_TABLES, "e", "k", "k-bucket")
 
 
@@ -69,14 +70,14 @@ def _peer(name: str, title: str, place: str, workloads: str) -> Contender:
 
 
 _ALL = [
-    Contender(name=LIMIT, title="the machine's limit", module="limit", workloads=(*_EVERY_RATE, "h", "i")),
-    _ours("threads", "Pipeline, threads", "ours_numpy", "threads", (*_EVERY_RATE, "h", "i")),
-    _ours("sidecar", "Pipeline, sidecar", "ours_numpy", "sidecar", (*_EVERY_RATE, "h")),
+    Contender(name=LIMIT, title="the machine's limit", module="limit", workloads=(*_EVERY_RATE, *_ROBOTS, "h", "i")),
+    _ours("threads", "Pipeline, threads", "ours_numpy", "threads", (*_EVERY_RATE, *_ROBOTS, "h", "i")),
+    _ours("sidecar", "Pipeline, sidecar", "ours_numpy", "sidecar", (*_EVERY_RATE, *_ROBOTS, "h")),
     _ours("tf-eager", "ParquetDataset, eager", "ours_tf", "eager", (*_EVERY_RATE, "h")),
     _ours("tf-graph", "ParquetDataset, graph", "ours_tf", "graph", _LONG_PASSES),
     _ours("tf-graph-64", "ParquetDataset, graph, 64 batches a call", "ours_tf", "graph-64", _SMALL_BATCHES),
-    _ours("iterable", "ParquetIterable", "ours_torch", "iterable", (*_EVERY_RATE, "h")),
-    _ours("iterable-loader", "ParquetIterable, loader workers", "ours_torch", "loader", _EVERY_RATE),
+    _ours("iterable", "ParquetIterable", "ours_torch", "iterable", (*_EVERY_RATE, *_ROBOTS, "h")),
+    _ours("iterable-loader", "ParquetIterable, loader workers", "ours_torch", "loader", (*_EVERY_RATE, *_ROBOTS)),
     _ours("shim-torch", "parquetry.petastorm, torch loader", "petastorm_peer", "torch", _PETASTORM_TORCH),
     _ours("node", "ParquetNode", "ours_torch", "node", (*_EVERY_RATE, "h")),
     _peer("tfrecord", "TFRecord, eager", ".venv tfrecord eager", "a b b-large c-ndarray d d-pack d-wide e f g h"),
@@ -118,6 +119,7 @@ _ALL = [
     _peer("grain", "Grain", ".venv-bench grain_peer", "a b b-large c-ndarray h k"),
     _peer("spdl", "SPDL", ".venv-bench spdl_peer", "a b b-large c-ndarray d d-wide h"),
     _peer("dali", "NVIDIA DALI, processor", ".venv-bench-dali dali_peer", "a b b-large"),
+    _peer("lerobot", "LeRobotDataset", ".venv-bench-lerobot lerobot_peer", "l l-long"),
     _peer("ray", "Ray Data", ".venv-bench-tables ray_peer", "a d d-wide e"),
     _peer("daft", "Daft", ".venv-bench-tables daft_peer", "a d d-wide e"),
     _peer("lance", "Lance, batches in random order", ".venv-bench-tables lance_peer batches", "a d d-wide e"),

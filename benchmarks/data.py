@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .pictures import photographs
+from .robots import write_robot
 from .workloads import IMAGE_QUALITY, IMAGE_SHAPES, LIDAR_SHAPE, NUMBERS, RARE, ROW_GROUP_ROWS, SEED
 
 _FORMAT = 4  # change it to rewrite all folders
@@ -224,4 +225,5 @@ _WRITERS = {
     "texts": _write_texts,
     "documents": _write_documents,
     "groups": _write_groups,
+    "robot": write_robot,
 }

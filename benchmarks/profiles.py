@@ -34,6 +34,7 @@ _ROWS = {  # of the profiles tiny, quick and full
     "wide": (4_096, 131_072, 524_288),
     "texts": (2_048, 65_536, 262_144),
     "documents": (512, 65_536, 262_144),
+    "robot": (200, 2_000, 8_000),
     "groups": (2_000, 1_000_000, 1_000_000),
 }
 PROFILES = {

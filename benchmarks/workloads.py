@@ -30,6 +30,12 @@ NUMBERS = {  # the label comes on top
 WINDOW = 10
 BLOCK_TOKENS = 2_049
 BUCKET_TOKENS = 32_768  # in a padded batch of similar lengths
+FRAME_SHAPE = (240, 320, 3)
+CAMERAS = ("observation.images.top", "observation.images.wrist")
+ROBOT_FPS = 30
+EPISODE_FRAMES = 200
+SEEN = {"l": 2, "l-long": 16}  # workloads over a robot's demonstrations, and the frames in a window
+ACTIONS = 16  # in a window
 RARE = 100  # one image in a hundred is an event
 KEPT = {"b-filter": 2, "g": RARE}  # workloads with a filter, which keeps one row of as many
 SEED = 7
@@ -167,6 +173,18 @@ WORKLOADS = {
             batch_size=16,
             buffer_rows=4_096,
         ),
+        *(
+            Workload(
+                key=key,
+                title=f"LeRobot dataset: windows of {frames} frames of two cameras (AV1) as float32, and of {ACTIONS} "
+                "actions, shuffled",
+                data="robot",
+                batch_size=16,
+                buffer_rows=2_000,
+                unit="windows/s",
+            )
+            for key, frames in SEEN.items()
+        ),
     ]
 }
 
@@ -179,7 +197,14 @@ ROW_GROUP_ROWS = {
     "wide": 16_384,
     "texts": 16_384,
     "documents": 2_048,
+    "robot": EPISODE_FRAMES,
 }
+
+
+def robot_times(workload: Workload) -> dict[str, list[float]]:
+    """Returns the times of a window over a robot's demonstrations, in seconds: ``delta_timestamps`` of LeRobot."""
+    seen = [-number / ROBOT_FPS for number in reversed(range(SEEN[workload.key]))]
+    return {**dict.fromkeys(CAMERAS, seen), "action": [number / ROBOT_FPS for number in range(ACTIONS)]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

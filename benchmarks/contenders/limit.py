@@ -17,7 +17,17 @@ import pyarrow.parquet as pq
 
 from ..data import events
 from ..steps import as_bytes, decode, new_image_buffer, parquet_files, row_groups
-from ..workloads import BLOCK_TOKENS, IMAGE_SHAPES, LIDAR_SHAPE, NUMBERS, ROW_GROUP_ROWS, Case
+from ..workloads import (
+    BLOCK_TOKENS,
+    CAMERAS,
+    FRAME_SHAPE,
+    IMAGE_SHAPES,
+    LIDAR_SHAPE,
+    NUMBERS,
+    ROW_GROUP_ROWS,
+    SEEN,
+    Case,
+)
 
 SETTINGS = {
     "": "as many threads as processors; JPEG: simplejpeg from memory into reused buffers; Parquet: pyarrow row groups, "
@@ -73,6 +83,8 @@ def _step(case: Case, thread: int) -> _Step:
     key = case.workload.key
     if key in ("a", "b", "b-filter", "b-large", "f", "f-shuffled", "j"):
         return _decode_step(case, thread)
+    if key in SEEN:
+        return _video_step(case, thread)
     if key == "g":
         return _filter_step(case, thread)
     if key.startswith("c"):
@@ -94,6 +106,32 @@ def _decode_step(case: Case, thread: int) -> _Step:
             decode(encoded[(position + row) % len(encoded)], buffer[row])
         position += rows
         return rows
+
+    return step
+
+
+def _video_step(case: Case, thread: int) -> _Step:
+    """Decodes each frame of the cameras once, in order, to RGB. A window for each frame of both."""
+    import av
+
+    (path,) = (case.data / "lerobot" / "videos" / CAMERAS[thread % len(CAMERAS)]).glob("*/*.mp4")
+    reformatter = av.video.reformatter.VideoReformatter()
+    buffer = np.empty(FRAME_SHAPE, np.uint8)
+
+    def frames() -> Iterator[Any]:
+        while True:
+            with av.open(str(path)) as container:
+                container.streams.video[0].thread_count = 1
+                yield from container.decode(video=0)
+
+    stream = frames()
+
+    def step() -> int:
+        for _ in range(len(CAMERAS) * case.workload.batch_size):
+            plane = reformatter.reformat(next(stream), format="rgb24", threads=1).planes[0]
+            strides = (plane.line_size, *buffer.strides[1:])
+            np.copyto(buffer, np.ndarray(FRAME_SHAPE, np.uint8, memoryview(plane), strides=strides))
+        return case.workload.batch_size
 
     return step
 

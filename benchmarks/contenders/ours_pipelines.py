@@ -11,7 +11,20 @@ from parquetry.common import Pipeline
 
 from ..http_store import HttpStore
 from ..steps import parquet_files
-from ..workloads import BLOCK_TOKENS, BUCKET_TOKENS, CROP, CROPPED, DEVIATION, MEAN, NUMBERS, SEED, WINDOW, Case
+from ..workloads import (
+    BLOCK_TOKENS,
+    BUCKET_TOKENS,
+    CAMERAS,
+    CROP,
+    CROPPED,
+    DEVIATION,
+    MEAN,
+    NUMBERS,
+    SEED,
+    WINDOW,
+    Case,
+    robot_times,
+)
 
 
 def pipeline_of(case: Case, **options: Any) -> Pipeline:
@@ -26,6 +39,9 @@ def pipeline_of(case: Case, **options: Any) -> Pipeline:
         pipeline = pipeline.where(pc.bit_wise_and(pc.field("id"), 1) == 0)
     if workload.buffer_rows:
         pipeline = pipeline.shuffle(workload.buffer_rows, seed=SEED)
+    if workload.data == "robot":
+        for camera in CAMERAS:  # as LeRobot's own class gives them
+            pipeline = pipeline.normalize(camera).permute(camera, dims=("C", "H", "W"))
     if workload.key == "j":
         pipeline = pipeline.cache(case.scratch / "cache")
     if workload.key == "d-pack":
@@ -57,6 +73,8 @@ def _source(case: Case, options: dict[str, Any]) -> Pipeline:
         paths = parquet_files(case.data / "parquet")
         names = [f"parquet/{path.rpartition('/')[2]}" for path in paths]
         return Pipeline(names, ["id", "image"], filesystem=HttpStore(case.url), **options)
+    if case.workload.data == "robot":
+        return Pipeline.from_lerobot(case.data / "lerobot", delta_timestamps=robot_times(case.workload), **options)
     if key.startswith("c"):
         return Pipeline(case.data / f"parquet-{key.partition('-')[2]}", **options)
     fields = ["id", "image"] if case.workload.data in ("images", "rare", "large") else None
