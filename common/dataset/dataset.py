@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from ..base.errors import DatasetError, ParquetryError, SchemaError
 from ..base.memory.arrow_views import as_numpy
+from ..base.memory.lru_cache import LRUCache
 from ..base.process.forks import cached_property
 from ..base.urls import clean_cause, url_without_secrets
 from ..parquet.checksums import VERIFY, Verify
@@ -41,7 +42,7 @@ from ..parquet.footers import (
     remedy,
     why,
 )
-from ..parquet.group_footers import FileFooter, GroupFooter, read_group_footer, read_stored_footer, stored_footers
+from ..parquet.group_footers import FileFooter, GroupFooter, read_group_footers, read_stored_footer, stored_footers
 from ..parquet.int96 import footer_schema, has_nanoseconds
 from ..parquet.nested import usual_type, variable, wide
 from ..schema.dtypes import is_bytes, is_text
@@ -86,6 +87,7 @@ from .table_read import locate
 LABELS_KEY = b"parquetry.class_names.v1"
 _LOGGER = logging.getLogger(__name__)
 _warned: set[tuple[str, str]] = set()
+_MOST_SIZES = 1 << 16  # of columns in row groups that a dataset keeps
 _MANY_FILES = 1000  # of which `file_facts` are kept on disk
 
 
@@ -124,6 +126,9 @@ class StoredDataset:
         self._planned: dict[int, pq.FileMetaData] = {}  # see `_planned_footer`
         self._heads: dict[int, pq.FileMetaData] = {}  # of the first file with each schema, if the footers were read
         self._located: dict[tuple[int, str], str | None] = {}
+        self.chunk_bytes: LRUCache[tuple[int, int, tuple[str, ...]], dict[int, tuple[int, int]]] = LRUCache(
+            _MOST_SIZES, len
+        )
         self._lists = listing is None  # so that only the first process warns
         self._folder: tuple[ForkSafeFileSystem, str] | None = None
         if table is not None and table.is_manifest:
@@ -467,12 +472,16 @@ class StoredDataset:
             names: the dotted names of the columns that are read; ``None`` for all. Columns of the table, if it is one,
                 may have other names in files, so pass none.
         """
-        groups = self.row_groups
-        file, group = self.files[int(groups.file[row_group])], int(groups.group[row_group])
-        described = None if self.index is None else self.index.group_footer(row_group, file, names)
+        return self.group_footers([row_group], names)[0]
+
+    def group_footers(self, row_groups: Sequence[int], names: frozenset[str] | None = None) -> list[GroupFooter]:
+        """Returns the `group_footer` of each of some row groups of one file (ascending, at least one)."""
+        file = self.files[int(self.row_groups.file[row_groups[0]])]
+        described = None if self.index is None else self.index.group_footers(row_groups, file, names)
         if described is not None:
             return described
-        return read_group_footer(FileFooter(filesystem=self.filesystem, file=file), group, file, names)
+        groups = self.row_groups.group[row_groups].tolist()
+        return read_group_footers(FileFooter(filesystem=self.filesystem, file=file), groups, file, names)
 
     @contextmanager
     def open(self, file: int, *, ranges: bool = False) -> Iterator[pa.NativeFile]:

@@ -107,18 +107,21 @@ class RowGroupIndex:
         head = self._unless_unreadable(lambda: footers.head(line))
         return None if head is None else head.empty
 
-    def group_footer(self, row_group: int, file: DataFile, names: frozenset[str] | None) -> GroupFooter | None:
-        """What the footer says about columns of a row group; ``None`` if only the footer has them.
+    def group_footers(
+        self, row_groups: Sequence[int], file: DataFile, names: frozenset[str] | None
+    ) -> list[GroupFooter] | None:
+        """What the footer says about columns of row groups of a file; ``None`` if only the footer has them.
 
         Args:
-            file: the file of the row group.
+            row_groups: ascending numbers, at least one.
             names: the dotted names of the fields that are read; ``None`` for all columns of the file.
 
         Raises:
             DatasetError: the file cannot have such a row group.
         """
-        footers, line = self._place(row_group)
-        return self._unless_unreadable(lambda: footers.group_footer(line, file, names))
+        footers, first = self._place(row_groups[0])
+        lines = [first, *(self._place(each)[1] for each in row_groups[1:])]
+        return self._unless_unreadable(lambda: footers.group_footers(lines, file, names))
 
     def _place(self, row_group: int) -> tuple[IndexFooters, int]:
         """Returns the part that describes a row group, and the line there."""

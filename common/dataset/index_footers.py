@@ -7,6 +7,7 @@ has them. The columns of an index are read as they are needed, a row group of th
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -20,7 +21,7 @@ from ..base.process.forks import cached_property, pc
 from ..parquet.chunk_statistics import leaf_columns
 from ..parquet.footer_check import check_footer
 from ..parquet.footer_head import FooterHead, FooterPart, around_chunks, read_head
-from ..parquet.group_footers import CutFooter, GroupFooter, kept_cut, read_group_footer
+from ..parquet.group_footers import CutFooter, GroupFooter, kept_cut, read_group_footers
 from ..storage.files import DataFile
 from ..storage.temporary import NoRoomError
 from .index_file import IndexFile
@@ -51,26 +52,40 @@ class IndexFooters:
         number = int(self._index.heads[line])
         return None if number < 0 else self._head(number).head
 
-    def group_footer(self, line: int, file: DataFile, names: frozenset[str] | None) -> GroupFooter | None:
-        """Returns what the index says about the row group of a line.
+    def group_footers(
+        self, lines: Sequence[int], file: DataFile, names: frozenset[str] | None
+    ) -> list[GroupFooter] | None:
+        """Returns what the index says about the row groups of some lines, which are of one file and ascend.
 
         Args:
             names: the dotted names of the fields that are read; ``None`` for all columns of the file.
+
+        Returns:
+            ``None`` if only the footer describes them.
 
         Raises:
             UnreadableIndexError: the index is damaged, or was replaced.
             DatasetError: the file cannot have such a row group.
         """
-        number = int(self._index.heads[line])
+        number = int(self._index.heads[lines[0]])
         if number < 0 or not self._head(number).covers(names):
             return None
-        piece = int(np.searchsorted(self._ends, line, side="right"))
+        described: list[GroupFooter] = []
+        while len(described) < len(lines):
+            first = len(described)
+            piece = int(np.searchsorted(self._ends, lines[first], side="right"))
+            last = bisect_left(lines, int(self._ends[piece]))
+            source = self._source(piece, number)
+            described += read_group_footers(source, [source.place(line) for line in lines[first:last]], file, names)
+        return described
+
+    def _source(self, piece: int, number: int) -> IndexedGroups:
         source = self._sources.get((piece, number))
         if source is None:
             lines = range(int(self._ends[piece - 1]) if piece else 0, int(self._ends[piece]))
             source = IndexedGroups(self._index, piece, lines, number, self._head(number))
             source = self._sources.setdefault((piece, number), source)
-        return read_group_footer(source, source.place(line), file, names)
+        return source
 
     def _head(self, number: int) -> IndexedHead:
         head = self._heads.get(number)

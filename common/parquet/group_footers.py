@@ -314,6 +314,20 @@ def read_group_footer(
     return made
 
 
+def read_group_footers(
+    source: GroupSource, groups: Sequence[int], file: DataFile, names: frozenset[str] | None = None
+) -> list[GroupFooter]:
+    """Returns what `read_group_footer` does for several row groups, which it does not keep.
+
+    Raises:
+        DatasetError: as `read_group_footer`.
+    """
+    cut = _cut_footer(source, names)
+    if len(groups) == 1 or max(groups) >= len(cut.rows):
+        return [read_group_footer(source, group, file, names) for group in groups]
+    return [cut.group(file, group) for group in groups]
+
+
 def _cut_footer(source: GroupSource, names: frozenset[str] | None) -> CutFooter:
     """Returns row groups with at least some columns. Those that were read before are among them.
 

@@ -22,7 +22,7 @@ from ..base.memory.arrow_views import as_arrow, is_number, number_dtype
 from ..base.memory.lru_cache import LRUCache
 from ..base.native.kernels import CHUNK_COMPRESSIONS, decode_chunks
 from ..base.native.library import address_of, has_zstd
-from ..base.native.parquet import CHUNK, ENTRY_BYTES, NO_FILE, SLACK, FileStatus
+from ..base.native.parquet import CHUNK, CHUNK_FACTS, ENTRY_BYTES, NO_FILE, SLACK, FileStatus
 from ..base.process.dataclass import dataclass
 from .nested import has_extensions, wide
 
@@ -427,6 +427,103 @@ def core_columns(
     made = CoreColumns(columns, rows, ordered)
     _known.keep((key, names, ordered), made)
     return made
+
+
+def facts_of(described: Sequence[DescribedGroup], leaves: Sequence[int]) -> np.ndarray:
+    """Returns the `CHUNK_FACTS` of columns in each of several row groups of a file, ``[row groups, columns]``."""
+    facts = [each.facts.view(np.int64).reshape(-1, len(CHUNK_FACTS.names or ()))[leaves] for each in described]
+    return np.stack(facts).view(CHUNK_FACTS)[..., 0]
+
+
+def read_numbers(
+    path: str,
+    described: Sequence[DescribedGroup],
+    kinds: Sequence[ColumnKind],
+    *,
+    checked: bool,
+    room_bytes: int,
+) -> tuple[list[dict[str, np.ndarray]], FileStatus]:
+    """Reads columns of numbers of small row groups of a local file, which are all decoded by one call.
+
+    Args:
+        described: what the footer says about each row group.
+        kinds: the columns, which are the same in each.
+        checked: see `CoreColumns.read`.
+        room_bytes: the memory for all of them. Nothing is read if they take more.
+
+    Returns:
+        The values of each row group by column, and the status of the file after it was read. Chunks with nulls, and
+        those that only Arrow can read, are left out.
+    """
+    numbers = [kind for kind in kinds if kind.dtype is not None]
+    nothing: list[dict[str, np.ndarray]] = [{} for _ in described]
+    if not numbers:
+        return nothing, NO_FILE
+    facts = facts_of(described, [kind.leaf for kind in numbers])
+    rows = np.array([each.rows for each in described], np.int64)
+    chunks = _number_chunks(facts, numbers, rows)
+    bit_bytes = np.where(chunks["definition"] > 0, -(-chunks["capacity"] // 8), 0)
+    row_bytes = np.array([kind.width for kind in numbers])
+    begins = np.zeros(len(numbers) + 1, np.int64)  # the numbers of a column follow each other
+    np.cumsum(-(-(row_bytes * rows.sum()) // ALIGNMENT) * ALIGNMENT, out=begins[1:])
+    if not len(chunks) or begins[-1] + bit_bytes.sum() > room_bytes:
+        return nothing, NO_FILE
+    before = np.concatenate([[0], np.cumsum(rows)])
+    block = block_memory(int(begins[-1] + bit_bytes.sum()))
+    group, column = np.divmod(chunks["found"], len(numbers))
+    chunks["target"] = address_of(block) + begins[column] + before[group] * row_bytes[column]
+    chunks["validity"] = address_of(block) + begins[-1] + np.cumsum(bit_bytes) - bit_bytes
+    block.flags.writeable = False
+    places, status = chunks["found"].copy(), NO_FILE
+    page_bytes = int(max(facts["unpacked_bytes"].max(), 0))
+    memory = {
+        "page": SCRATCH.array("page", (min(page_bytes, _MOST_PAGE_BYTES) + SLACK,), _BYTES),
+        "dictionary": SCRATCH.array("dictionary", (min(page_bytes, _MOST_PAGE_BYTES),), _BYTES),
+        "chunk": SCRATCH.array("chunk", (int(chunks["size"].max()) + SLACK,), _BYTES),
+    }
+    values = nothing
+    for count in np.unique(chunks["capacity"]).tolist():
+        own = chunks["capacity"] == count
+        some = chunks[own]
+        status = decode_chunks(some, count, checked=checked, path=path, **memory)
+        sound = places[own][(some["found"] == count) & (some["nulls"] == 0)]
+        for number, kind in enumerate(numbers):
+            whole = np.frombuffer(block, kind.dtype, int(before[-1]), int(begins[number]))
+            for place in (sound[sound % len(numbers) == number] // len(numbers)).tolist():
+                values[place][kind.name] = whole[before[place] : before[place + 1]]
+    return values, status
+
+
+def _number_chunks(facts: np.ndarray, kinds: Sequence[ColumnKind], rows: np.ndarray) -> np.ndarray:
+    """Returns the chunks of columns of numbers that the core may read, in the order of the file: `_column` for many.
+
+    Args:
+        facts: the `CHUNK_FACTS` of each column in each row group, ``[row groups, columns]``.
+        rows: those of each row group.
+
+    Returns:
+        Values of dtype `CHUNK` without addresses. ``found`` is their place in the flattened ``facts``.
+    """
+    chunks = np.zeros(facts.shape, CHUNK)
+    dictionary, size = facts["dictionary_page"], facts["stored_bytes"]
+    begin = np.where(dictionary > 0, np.minimum(dictionary, facts["data_page"]), facts["data_page"])
+    codes = np.full(facts.shape, -1, np.int64)
+    for codec, code in _COMPRESSIONS.items():
+        if code != _ZSTD or has_zstd():
+            codes[facts["codec"] == codec] = code
+    chunks["stored_bytes"], chunks["value_bytes"] = [kind.stored for kind in kinds], [kind.width for kind in kinds]
+    chunks["definition"], chunks["empty"] = [kind.definition for kind in kinds], -1
+    chunks["begin"], chunks["size"], chunks["compressed"] = begin, size, codes
+    chunks["capacity"] = rows[:, None]
+    chunks["found"] = np.arange(facts.size).reshape(facts.shape)
+    needed, most = chunks["capacity"] * chunks["stored_bytes"], np.maximum(_MOST_RATIO * size, _LEAST_BYTES)
+    unpacked = facts["unpacked_bytes"]
+    possible = (facts["encodings"] & ~_ENCODINGS == 0) & (codes >= 0) & (facts["values"] == rows[:, None])
+    possible &= (np.minimum(begin, unpacked) >= 0) & (size > 0) & (size <= _MOST_CHUNK_BYTES)
+    possible &= np.maximum(needed, unpacked) <= most
+    possible &= rows[:, None] > 0
+    flat: np.ndarray = chunks[possible]
+    return flat.take(np.argsort(flat["begin"], kind="stable"))
 
 
 def leaves_of(footer: pq.FileMetaData, arrow: pa.Schema) -> Leaves:

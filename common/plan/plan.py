@@ -432,6 +432,7 @@ class Plan(BasePlan):
         self.order: StageOrder = order_stages(stages)
         self._epoch_order = lru_cache(maxsize=3)(self._make_epoch_order)
         self.row_group_bytes = lru_cache(maxsize=65536)(self._bytes_of_row_group)
+        self._block_shares = lru_cache(maxsize=256)(self._shares_of_block)
         """Returns about how many bytes the encoded columns of a row group take in memory."""
         self.read_bytes = lru_cache(maxsize=65536)(self._stored_bytes)
         """Returns the stored (compressed) bytes of the columns that are read from a row group."""
@@ -754,7 +755,7 @@ class Plan(BasePlan):
         """Returns the size of a block, as far as footers say."""
         rows = self.dataset.row_groups.rows
         num_bytes = largest = 0
-        for row_group, count in self.items.block_shares(self.epoch_order(key.epoch), key):
+        for row_group, count in self._block_shares(key):
             whole_bytes = self.row_group_bytes(row_group)
             num_bytes += int(whole_bytes * count / max(int(rows[row_group]), 1))
             largest = max(largest, whole_bytes)
@@ -762,7 +763,10 @@ class Plan(BasePlan):
 
     def block_row_groups(self, key: BlockKey) -> list[int]:
         """Returns the row groups of a block, ascending. Windows may also need rows of the following ones."""
-        return [row_group for row_group, _ in self.items.block_shares(self.epoch_order(key.epoch), key)]
+        return [row_group for row_group, _ in self._block_shares(key)]
+
+    def _shares_of_block(self, key: BlockKey) -> list[tuple[int, float]]:
+        return self.items.block_shares(self.epoch_order(key.epoch), key)
 
     def next_block(self, key: BlockKey) -> BlockKey | None:
         """Returns the next block in the same stream and epoch, or ``None`` after the last."""

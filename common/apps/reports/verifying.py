@@ -245,13 +245,13 @@ def _tells_other_places(dataset: StoredDataset, row_group: int) -> bool:
     file, group = (int(numbers[row_group]) for numbers in (dataset.row_groups.file, dataset.row_groups.group))
     listed = dataset.files[file]
     try:
-        told = None if dataset.index is None else dataset.index.group_footer(row_group, listed, None)
+        told = None if dataset.index is None else dataset.index.group_footers([row_group], listed, None)
     except DatasetError:
         return True
     if told is None:
         return False
     footer = read_group_footer(FileFooter(filesystem=dataset.filesystem, file=listed), group, listed)
-    return told.chunk_descriptions() != footer.chunk_descriptions()
+    return told[0].chunk_descriptions() != footer.chunk_descriptions()
 
 
 class _Checker:

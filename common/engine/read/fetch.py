@@ -32,7 +32,7 @@ from ...storage.temporary import NoRoomError
 from .arrow_reader import MOST_ROOM_BYTES, ArrowReader
 from .block_layout import ItemOrder
 from .cell_reader import CellReader
-from .column_reader import ALONE, ColumnReader, ReadContext, ReaderChain, ReadRequest
+from .column_reader import ALONE, ColumnReader, ReadContext, ReaderChain, ReadRequest, some_rows
 from .disk_cache import DiskCache
 from .external_images import ListedPlace, ListedReader
 from .file_cells import FileCells, RowGroupColumns, WholeFiles
@@ -47,6 +47,7 @@ _warned: set[tuple[str, ...]] = set()
 """Datasets that this process has warned about. It outlives the fetchers, which are created for every epoch."""
 _REMOTE_READS = 16
 _SHARED_BYTES = 256 << 10  # a smaller row group of a local file is read faster than it is shared
+_MOST_GROWTH = 16  # of the numbers of a run of small row groups, when they are decoded
 
 
 def _warn_of_undated(dataset: StoredDataset) -> None:
@@ -75,6 +76,8 @@ class Fetcher:
         fields: the fields that it reads, in the order of the tables' columns.
         joins_requests: whether neighboring row groups may be fetched in the same requests: from a store, unless others
             read them too, or keep them.
+        joins_reads: whether row groups may be read together, in the same requests or by one call.
+        longest_run: how many blocks may be read together.
     """
 
     def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField], context: ReadContext = ALONE) -> None:
@@ -104,10 +107,12 @@ class Fetcher:
         if context.lists is not None and not downloads:
             readers.append(context.lists)
         chain = partial(ReaderChain, count=len(columns))
-        self._alone = chain(
-            [self._arrow] if self._is_cached else [*readers, NativeColumnReader(dataset, whole), self._arrow]
-        )
+        self._native = NativeColumnReader(dataset, whole)
+        self._count = len(columns)
+        self._alone = chain([self._arrow] if self._is_cached else [*readers, self._native, self._arrow])
         self.joins_requests = dataset.remote and shared is None and not self._is_cached
+        self.joins_reads = self.joins_requests or (self._native.reads_numbers and not self._is_cached)
+        self._run_bytes, self.longest_run = (RUN_BYTES, 1 << 10) if self.joins_requests else (_SHARED_BYTES, 64)
         self._with_peers = None if shared is None else chain([*readers, arrow(kept(cache=shared, peers=True))])
 
     def lasting_key(self, row_group: int, number: int) -> str | None:
@@ -170,26 +175,48 @@ class Fetcher:
         yield self.stored(row_group)
 
     def run_lengths(self, row_groups: Sequence[int]) -> list[int]:
-        """Divides row groups that are read together: returns how many of them are fetched in the same requests each.
+        """Divides row groups into runs that are read together, and returns the length of each.
 
-        Those are neighbors in one file, whose columns take at most `RUN_BYTES` there.
+        From a store, these are neighbors in one file, which are fetched in the same requests. Of a local file, they are
+        small, so that one call reads them all.
         """
-        if not self.joins_requests:
+        if not self.joins_reads:
             return [1] * len(row_groups)
-        files, groups = self.dataset.row_groups.file, self.dataset.row_groups.group
-        lengths, run_bytes, before = list[int](), 0, -1
-        for row_group in row_groups:
-            stored_bytes = self.context.stored_bytes(row_group)
-            are_neighbors = (
-                bool(lengths) and files[row_group] == files[before] and groups[row_group] == groups[before] + 1
-            )
-            if are_neighbors and run_bytes + stored_bytes <= RUN_BYTES:
-                lengths[-1] += 1
-            else:
+        lengths, run_bytes = list[int](), 0
+        for place, row_group in enumerate(row_groups):
+            longer = self.longer_run(run_bytes, row_groups[place - 1], row_group) if place else None
+            if longer is None:
                 lengths.append(1)
-                run_bytes = 0
-            run_bytes, before = run_bytes + stored_bytes, row_group
+                run_bytes = self.context.stored_bytes(row_group)
+            else:
+                lengths[-1] += 1
+                run_bytes = longer
         return lengths
+
+    def longer_run(self, run_bytes: int, last: int, row_group: int) -> int | None:
+        """Returns the stored bytes of a run with one more row group; ``None`` if that is read by itself.
+
+        Args:
+            run_bytes: the stored bytes of the run.
+            last: its last row group.
+        """
+        groups = self.dataset.row_groups
+        run_bytes += self.context.stored_bytes(row_group)
+        if groups.file[last] != groups.file[row_group] or run_bytes > self._run_bytes:
+            return None
+        return None if self.joins_requests and groups.group[last] + 1 != groups.group[row_group] else run_bytes
+
+    def read_together(self, row_groups: Sequence[int]) -> list[dict[str, np.ndarray]]:
+        """Returns numbers of the row groups of a run of a local file, by field, to be given to `fetch`."""
+        room = self._run_bytes * _MOST_GROWTH
+        with Reading(), reading():
+            together = self._native.read_together(row_groups, min(room, self.context.room_bytes or room))
+        whole = (row_group for row_group, values in zip(row_groups, together, strict=True) if self._are_all(values))
+        add(Count.READ_BYTES, sum(map(self.context.stored_bytes, whole)))
+        return together
+
+    def _are_all(self, values: dict[str, np.ndarray]) -> bool:
+        return len(values) == self._count and not self._videos.fields
 
     def fetch(
         self,
@@ -197,12 +224,14 @@ class Fetcher:
         rows: RowNumbers | None,
         order: ItemOrder | None = None,
         run: RowGroupRun | None = None,
+        together: dict[str, np.ndarray] | None = None,
     ) -> RowGroupColumns:
         """Returns the fields' columns for rows (ascending; ``None`` = all) of one row group, in canonical form.
 
         Args:
             order: the order that numbers are put in, if that costs nothing; ``None`` = as stored.
             run: the row groups that are fetched in the same requests; see `run_lengths`.
+            together: what `read_together` returned for the row group.
 
         Raises:
             DatasetError: a file cannot be read. The error names the file and row group.
@@ -211,18 +240,27 @@ class Fetcher:
         """
         total = int(self.dataset.row_groups.rows[row_group])
         some = None if rows is None or len(rows) == total else np.asarray(rows, np.int64)
-        request = ReadRequest(row_group=row_group, rows=some, order=order, room_bytes=self._room_bytes, run=run)
+        if together and self._are_all(together):
+            if some is not None:
+                add(Count.FILTERED_ROWS, total - len(some))
+            return RowGroupColumns(tuple([some_rows(together[field.name], some) for field in self.fields]))
         stored_bytes, share = self.context.stored_bytes(row_group), self.context.share
         with Reading(), reading():
             small = stored_bytes < _SHARED_BYTES and not self.dataset.remote
             chain = self._alone if small or self._with_peers is None else self._with_peers
-            columns = chain.read(request)
+            done, room = together or (), self._room_bytes
+            columns = chain.read(
+                ReadRequest(row_group=row_group, rows=some, done=done, order=order, room_bytes=room, run=run)
+            )
             read_bytes = stored_bytes - columns.unread_bytes
             if share < 1:
                 later = [name for name, part in columns.values.items() if isinstance(part, FileCells | WholeFiles)]
                 read_bytes -= (1 - share) * column_bytes(self.dataset, row_group, later)
             add(Count.READ_BYTES, read_bytes)
-            values = {**columns.values, **self._videos.read(row_group, columns.values)}
+            values = dict(columns.values)
+            for name, whole in (together or {}).items():
+                values[name] = some_rows(whole, some)
+            values |= self._videos.read(row_group, values)
         if rows is not None:
             add(Count.FILTERED_ROWS, total - len(rows))
         return RowGroupColumns(tuple([values[field.name] for field in self.fields]), columns.stacked)

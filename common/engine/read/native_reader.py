@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from ...base.errors import ParquetryError
 from ...base.memory.arrow_views import is_number
-from ...parquet.native_decode import CoreColumns, OrderedNumbers, core_columns
+from ...parquet.native_decode import CoreColumns, OrderedNumbers, core_columns, core_compressions, read_numbers
 from ...parquet.nested import wide
 from ...schema.codecs import ReadListCodec
 from ...schema.dtypes import is_bytes, is_text
@@ -43,6 +43,9 @@ class NativeColumnReader:
 
     Args:
         fields: the fields that have their own columns in the files.
+
+    Attributes:
+        reads_numbers: whether it may read numbers.
     """
 
     def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField]) -> None:
@@ -56,6 +59,7 @@ class NativeColumnReader:
         self._all_kinds = list(self._kinds.values())
         self._kinds_text = "\0".join(map(str, self._all_kinds))
         self._files: dict[int, tuple[str, str]] = {}
+        self.reads_numbers = bool(core_compressions()) and any(map(is_number, self._all_kinds))
 
     def read(self, request: ReadRequest) -> ReadResult:
         """Returns the values of the columns that the core can read and that fit into their room."""
@@ -98,6 +102,25 @@ class NativeColumnReader:
             with suppress(ParquetryError):
                 by_name[column.name] = to_canonical(self._fields[column.name], some)
         return ReadResult(by_name, columns.needed_bytes + ordered_bytes, stacked)
+
+    def read_together(self, row_groups: Sequence[int], room_bytes: int) -> list[dict[str, np.ndarray]]:
+        """Returns the numbers of row groups of one file (ascending), all read by one call of the core.
+
+        Columns with nulls, and those that it cannot read, are missing. All are if they take more than their room.
+        """
+        file = int(self._dataset.row_groups.file[row_groups[0]])
+        version, (path, _) = self._dataset.files[file].version, self._place(file)
+        nothing: list[dict[str, np.ndarray]] = [{} for _ in row_groups]
+        described = self._dataset.group_footers(row_groups, self._chosen)
+        if [each.rows for each in described] != self._dataset.row_groups.rows[row_groups].tolist():
+            return nothing
+        kinds = described[0].columns.kinds(self._names, self._all_kinds, self._kinds_text)
+        checked = self._dataset.verify != "never"
+        try:
+            values, status = read_numbers(path, described, kinds, checked=checked, room_bytes=room_bytes)
+        except (OSError, MemoryError):
+            return nothing
+        return nothing if version.became(local_version(version.store, version.path, status)) else values
 
     def _place(self, file: int) -> tuple[str, str]:
         """Returns where a file is, and the key of its version."""

@@ -14,11 +14,13 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import field
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice, pairwise
 from threading import Lock
 from typing import Any, NamedTuple
 
-from ...base.errors import ELEMENT_ERRORS, PipelineError
+import numpy as np
+
+from ...base.errors import ELEMENT_ERRORS, DatasetError, PipelineError
 from ...base.metrics.counters import Count, Counters, add, add_time, counter_value
 from ...base.metrics.tally import Gauge
 from ...base.process.dataclass import dataclass
@@ -38,7 +40,7 @@ from ..steps.source import BlockSlice
 from .jobs import Job
 
 _STORE_DEPTH = 2  # runs ahead for each thread: those that arrived wait for the slowest one before them
-_FIRST_RUN_BLOCKS, _MOST_RUN_BLOCKS = 2, 1 << 10
+_FIRST_RUN_BLOCKS = 2
 _SIZES = 1 << 12
 _FOOTERS_PART = 4  # of the budget that footers may take at most
 _RUNS_IN_MEMORY = 8  # a run takes no larger part of the budget, so that several are read at once
@@ -261,7 +263,8 @@ class BlockStore(Store):
 
     def _read_run_ahead(self, key: tuple[int, int], stream: _Stream) -> None:
         """Starts loading the next run of a stream, if it may be read ahead and fits into the budget."""
-        if sum(handle.ends_run for handle in stream.blocks[1:]) >= self._depth:
+        ends = (handle for handle in reversed(stream.blocks[1:]) if handle.ends_run)
+        if len(list(islice(ends, self._depth))) == self._depth:
             return
         following = self._plan.next_block(stream.blocks[-1].key)
         if following is None:
@@ -275,7 +278,7 @@ class BlockStore(Store):
                 self._behind[key] = stream
                 return
             self._start(run)
-            stream.run_blocks, stream.run_bytes = min(2 * stream.run_blocks, _MOST_RUN_BLOCKS), 0
+            stream.run_blocks, stream.run_bytes = min(2 * stream.run_blocks, self.fetchers[key[0]].longest_run), 0
         self.hold(run)
         stream.blocks += run
         self._further[key] = stream
@@ -292,10 +295,12 @@ class BlockStore(Store):
         if stream.blocks and stream.blocks[0] is handle:
             return False
         handle.users += 1
-        here = handle.key.epoch, handle.key.block
-        after = [each for each in stream.blocks[1:] if (each.key.epoch, each.key.block) > here]
-        passed = stream.blocks[: len(stream.blocks) - len(after)]
-        stream.blocks, stream.run_bytes = [handle, *after], 0
+        here = handle.key[:3:2]  # epoch and block
+        count = 1
+        while count < len(stream.blocks) and stream.blocks[count].key[:3:2] <= here:
+            count += 1
+        passed = stream.blocks[:count]
+        stream.blocks[:count], stream.run_bytes = [handle], 0
         self._behind[key] = stream
         for each in passed:
             self._let_go(each)
@@ -305,10 +310,10 @@ class BlockStore(Store):
         """Yields a block, and those after it that may be started together with it."""
         handle = self._new_handle(key)
         yield handle
-        if not self.fetchers[key.source].joins_requests:
+        if not self.fetchers[key.source].joins_reads:
             return
         run_bytes = handle.num_bytes
-        for _ in range(1, most_blocks):
+        for _ in range(1, min(most_blocks, self.fetchers[key.source].longest_run)):
             following = self._plan.next_block(handle.key)
             if following is None or following in self._handles:
                 return
@@ -321,18 +326,24 @@ class BlockStore(Store):
     def _runs(self, handles: Iterable[BlockHandle]) -> Iterator[list[BlockHandle]]:
         """Divides blocks into those that are started together."""
         run: list[BlockHandle] = []
-        row_groups: list[int] = []  # of the run; none if it is not joined with other blocks
+        last: int | None = None  # the last row group of the run; none if it is not joined with other blocks
+        run_bytes = 0
         for handle in handles:
             key, fetcher = handle.key, self.fetchers[handle.key.source]
-            own = self._plan.block_row_groups(key) if fetcher.joins_requests and not handle.is_large else []
-            is_next = bool(row_groups and own) and key == run[-1].key._replace(block=run[-1].key.block + 1)
-            if is_next and len(fetcher.run_lengths(row_groups + own)) == 1:
-                run.append(handle)
-                row_groups += own
-                continue
+            own = self._plan.block_row_groups(key) if fetcher.joins_reads and not handle.is_large else []
+            if run and last is not None and own and key == run[-1].key._replace(block=run[-1].key.block + 1):
+                longer: int | None = run_bytes
+                for before, row_group in pairwise([last, *own]):
+                    longer = None if longer is None else fetcher.longer_run(longer, before, row_group)
+                if longer is not None:
+                    run.append(handle)
+                    last, run_bytes = own[-1], longer
+                    continue
             if run:
                 yield run
-            run, row_groups = [handle], list(own)
+            run, last = [handle], None
+            if own and len(fetcher.run_lengths(own)) == 1:
+                last, run_bytes = own[-1], sum(map(fetcher.context.stored_bytes, own))
         if run:
             yield run
 
@@ -431,20 +442,50 @@ class BlockStore(Store):
                 _fail(part.handle.future, error)
 
     def _load_run(self, parts: Sequence[_Part]) -> None:
-        """Loads row groups that are fetched in the same requests: the first one, which fetches all, then the others."""
+        """Loads row groups that are read together.
+
+        From a store, the first one is loaded first, which fetches all, and then the others beside each other.
+        """
         first, *others = parts
+        if others and not self.fetchers[first.handle.key.source].joins_requests:
+            self._load_together(parts)
+            return
         run = RowGroupRun([part.row_group for part in parts]) if others else None
         self._load_part(*first, run)
         for part in others:
             self._submit([part], self._load_part, *part, run)
 
-    def _load_part(self, handle: BlockHandle, rows: BlockRows, number: int, run: RowGroupRun | None = None) -> None:
+    def _load_together(self, parts: Sequence[_Part]) -> None:
+        """Loads small row groups of a local file, whose numbers one call reads."""
+        parts = [part for part in parts if not part.handle.future.done()]
+        if self._closed or not parts:
+            return
+        numbers: list[dict[str, np.ndarray]] = [{} for _ in parts]
+        try:
+            with self._fetching():
+                with suppress(DatasetError):  # which each row group that has it raises by itself
+                    fetcher = self.fetchers[parts[0].handle.key.source]
+                    numbers = fetcher.read_together([part.row_group for part in parts])
+                for part, together in zip(parts, numbers, strict=True):
+                    self._load_part(*part, together=together)
+        except BaseException as error:
+            for part in parts:
+                _fail(part.handle.future, error)
+
+    def _load_part(
+        self,
+        handle: BlockHandle,
+        rows: BlockRows,
+        number: int,
+        run: RowGroupRun | None = None,
+        together: dict[str, np.ndarray] | None = None,
+    ) -> None:
         if self._closed or handle.future.done():
             return
         try:
             if handle.too_large:
                 raise TooLargeError
-            part = self._fetch(handle.key.source, rows, number, run)
+            part = self._fetch(handle.key.source, rows, number, run, together)
             with self._lock:
                 read_bytes = handle.read_bytes + part.nbytes
                 if read_bytes > self._memory_limit and len(rows.row_groups) > 1 and not handle.refused:
@@ -503,8 +544,17 @@ class BlockStore(Store):
         if not _finish(handle.future, result) and self._discard is not None:
             self._discard(result)
 
-    def _fetch(self, source: int, rows: BlockRows, number: int, run: RowGroupRun | None) -> RowGroupColumns:
+    def _fetch(
+        self,
+        source: int,
+        rows: BlockRows,
+        number: int,
+        run: RowGroupRun | None,
+        together: dict[str, np.ndarray] | None,
+    ) -> RowGroupColumns:
         row_group, row_numbers, order = rows.row_groups[number], rows.rows[number], self._order_of(source, rows)
+        if together is not None:  # inside `_fetching`
+            return self.fetchers[source].fetch(row_group, row_numbers, order, None, together)
         with self._fetching():
             return self.fetchers[source].fetch(row_group, row_numbers, order, run)
 

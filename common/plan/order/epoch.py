@@ -270,7 +270,7 @@ class EpochOrder:
         """Returns the runs of items in a block, before the shuffle: ``(row_group, first item, length)``."""
         plan = self.stream(stream)
         lo, hi = plan.block_segment[block], plan.block_segment[block + 1]
-        return plan.row_group[lo:hi], plan.first[lo:hi], np.diff(plan.position[lo : hi + 1])
+        return plan.row_group[lo:hi], plan.first[lo:hi], plan.position[lo + 1 : hi + 1] - plan.position[lo:hi]
 
     def block_permutation(self, stream: int, block: int, count: int) -> np.ndarray | None:
         """Returns the permutation of a block's ``count`` items, or ``None`` for storage order."""

@@ -14,8 +14,11 @@ import pyarrow as pa
 from ...base.memory.arrow_views import as_arrow, as_numpy
 from ...dataset.dataset import StoredDataset
 from ...parquet.chunk_statistics import UNKNOWN, convert_bounds, footer_statistics
+from ...parquet.native_decode import facts_of
 from .possible import believed
 from .pruning import ColumnStatistics
+
+_MOST_AT_ONCE, _CHUNKS_AT_ONCE = 256, 1 << 12
 
 
 def column_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
@@ -80,11 +83,28 @@ def _bytes(dataset: StoredDataset, row_group: int, names: Sequence[str], kind: L
         return int(indexed[row_group])
     file = int(dataset.row_groups.file[row_group])
     columns = [stored for name in names if (stored := dataset.stored_name(file, name)) is not None]
-    described = dataset.group_footer(row_group, frozenset(columns))
-    facts = described.facts[described.columns.field_numbers(columns)]
-    total = facts["stored_bytes" if kind == "stored" else "unpacked_bytes"].sum()
+    total = _footer_bytes(dataset, row_group, tuple(columns))[kind == "decoded"]
     beside = any(name in dataset.columns and dataset.columns[name].in_files for name in names)
-    return int(total) + (int(dataset.listed_bytes[row_group]) if beside else 0)
+    return total + (int(dataset.listed_bytes[row_group]) if beside else 0)
+
+
+def _footer_bytes(dataset: StoredDataset, row_group: int, columns: tuple[str, ...]) -> tuple[int, int]:
+    """Returns the stored and the decompressed bytes of columns of a row group, by their names in its file.
+
+    Those of its neighbors in the file are looked up along with it: by itself, each would take longer than reading it.
+    """
+    at_once = max(1, min(_MOST_AT_ONCE, _CHUNKS_AT_ONCE // max(len(columns), 1)))
+    portion = row_group // at_once
+    files, key = dataset.row_groups.file, (int(dataset.row_groups.file[row_group]), portion, columns)
+    sizes = dataset.chunk_bytes.get(key)
+    if sizes is None:
+        neighbors = np.flatnonzero(files[portion * at_once : (portion + 1) * at_once] == key[0]) + portion * at_once
+        described = dataset.group_footers(neighbors.tolist(), frozenset(columns))
+        facts = facts_of(described, described[0].columns.field_numbers(columns))
+        totals = (facts[name].sum(axis=1).tolist() for name in ("stored_bytes", "unpacked_bytes"))
+        sizes = dict(zip(neighbors.tolist(), zip(*totals, strict=True), strict=True))
+        dataset.chunk_bytes.keep(key, sizes)
+    return sizes[row_group]
 
 
 def _of_partition(dataset: StoredDataset, name: str) -> ColumnStatistics:

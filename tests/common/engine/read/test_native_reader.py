@@ -20,6 +20,7 @@ from parquetry.common.dataset.dataset import StoredDataset
 from parquetry.common.engine.read.column_reader import NOTHING, ReadContext, ReadRequest
 from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.engine.read.native_reader import NativeColumnReader
+from parquetry.common.parquet import native_decode
 
 pytestmark = pytest.mark.skipif(not is_compiled(), reason="the compiled core reads them")
 ROWS = 500
@@ -132,3 +133,75 @@ def test_long_text_in_a_dictionary_counts_as_memory(tmp_path: Path) -> None:
     assert fetched(path, None, room_bytes=1 << 20)["x"].to_pylist() == ["long" * 100] * 2000
     with pytest.raises(TooLargeError):
         fetched(path, None, room_bytes=400_000)
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize("chunk", ["plain", "dictionary"])
+def test_small_row_groups_that_are_read_together_have_the_values_of_each(
+    tmp_path: Path, compression: str, chunk: str
+) -> None:
+    path = tmp_path / "small.parquet"
+    pq.write_table(table(), path, row_group_size=7, compression=compression, use_dictionary=chunk == "dictionary")
+    dataset = StoredDataset([str(path)])
+    fetcher = Fetcher(dataset, list(dataset.schema))
+    row_groups = list(range(0, len(dataset.row_groups), 3))
+    together = fetcher.read_together(row_groups)
+    assert all({"id", "real", "small"} <= set(each) for each in together)
+    assert not any({"text", "label", "bytes", "list", "three"} & set(each) for each in together)
+    for row_group, values in zip(row_groups, together, strict=True):
+        total = int(dataset.row_groups.rows[row_group])
+        for rows in (None, np.arange(1, total, 2)):
+            apart = fetcher.fetch(row_group, rows)
+            joined = fetcher.fetch(row_group, rows, together=values)
+            for field, one, other in zip(dataset.schema, apart.columns, joined.columns, strict=True):
+                assert pa.array(one).equals(pa.array(other)), field.name
+
+
+def test_nothing_is_read_together_that_takes_more_than_its_room(tmp_path: Path) -> None:
+    pq.write_table(table(), tmp_path / "small.parquet", row_group_size=10)
+    dataset = StoredDataset([str(tmp_path / "small.parquet")])
+    fetcher = Fetcher(dataset, list(dataset.schema), ReadContext(room_bytes=100))
+    assert fetcher.read_together([0, 1, 2]) == [{}, {}, {}]
+
+
+def test_a_file_that_changed_is_not_read_together(tmp_path: Path) -> None:
+    path = tmp_path / "small.parquet"
+    pq.write_table(table(), path, row_group_size=10)
+    dataset = StoredDataset([str(path)])
+    fetcher = Fetcher(dataset, list(dataset.schema))
+    assert fetcher.read_together([0, 1])[0]
+    pq.write_table(table().slice(1), path, row_group_size=10)
+    assert fetcher.read_together([0, 1]) == [{}, {}]
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_small_row_groups_take_few_calls_of_the_core(
+    tmp_path: Path, shuffled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 400
+    pq.write_table(pa.table({"id": np.arange(2 * count)}), tmp_path / "small.parquet", row_group_size=2)
+    calls: list[int] = []
+    decode = native_decode.decode_chunks
+
+    def decoding(chunks: np.ndarray, *arguments: Any, **options: Any) -> Any:
+        calls.append(len(chunks))
+        return decode(chunks, *arguments, **options)
+
+    monkeypatch.setattr(native_decode, "decode_chunks", decoding)
+    rows = Pipeline(str(tmp_path), executor="threads")
+    if shuffled:
+        rows = rows.shuffle(400, seed=1)
+    assert sorted(row["id"] for row in rows) == list(range(2 * count))
+    assert sum(calls) == count
+    assert len(calls) < count / 8
+
+
+def test_a_damaged_row_group_among_small_ones_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "small.parquet"
+    pq.write_table(table().select(["id"]), path, row_group_size=10, use_dictionary=False, write_page_checksum=True)
+    chunk = pq.ParquetFile(path).metadata.row_group(20).column(0)
+    content = bytearray(path.read_bytes())
+    content[chunk.data_page_offset + chunk.total_compressed_size - 1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match="row group 20: expected readable columns"):
+        list(Pipeline(str(path), executor="threads").batch(10))

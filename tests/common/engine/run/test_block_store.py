@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from processes import PATIENCE_S
 
+from parquetry.common.engine.read.column_reader import ReadContext
 from parquetry.common.engine.read.file_cells import RowGroupColumns
 from parquetry.common.engine.read.large_blocks import LargeColumns
 from parquetry.common.engine.run.block_store import BlockHandle, BlockStore
@@ -44,7 +45,8 @@ class Plan:
 class Fetcher:
     """Row groups that arrive once the gate is open."""
 
-    joins_requests = False
+    joins_requests = joins_reads = False
+    longest_run = 1 << 10
 
     def __init__(self, began: Began) -> None:
         self._began = began
@@ -160,7 +162,8 @@ class GroupsPlan(Plan):
 class GroupsFetcher:
     """Row groups of ``part_bytes`` each. Large blocks are `LARGE`, unless there is no room for them."""
 
-    joins_requests = False
+    joins_requests = joins_reads = False
+    longest_run = 1 << 10
 
     def __init__(self, part_bytes: int, *, has_room: bool = True) -> None:
         self.row_groups: list[int] = []
@@ -282,10 +285,14 @@ def test_a_job_does_not_look_at_streams_that_wait_for_a_thread(began: Began) -> 
 class JoiningFetcher(GroupsFetcher):
     """All row groups are neighbors in one file of a store."""
 
-    joins_requests = True
+    joins_requests = joins_reads = True
+    context = ReadContext()
 
     def run_lengths(self, row_groups: list[int]) -> list[int]:
         return [len(row_groups)]
+
+    def longer_run(self, run_bytes: int, last: int, row_group: int) -> int:
+        return run_bytes
 
 
 class StorePlan(Plan):
