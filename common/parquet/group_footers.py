@@ -33,6 +33,7 @@ from ..storage.temporary import NoRoomError, TemporaryBuffer
 from .footer_check import check_slowly
 from .footer_head import FooterHead, FooterPart, fields_slowly, footer_head, list_of_structs, struct_with_totals
 from .footers import FIRST_BYTES, check_loaded, footer_tail, from_footer, naming_file, parse_footer
+from .native_decode import MOST_KEPT_BYTES, kept_columns
 from .thrift import field_places, number_in, struct_list, struct_places
 
 _ROWS, _ROW_GROUPS = 3, 4  # of FileMetaData in parquet.thrift
@@ -40,6 +41,7 @@ _CHUNKS, _GROUP_ROWS, _OTHER_FILE, _METADATA, _UNPACKED = 1, 3, 1, 3, 6  # of Ro
 _SMALL_BYTES = 64 << 10  # of row groups that are kept uncompressed
 _MOST_STORED_BYTES, _MOST_CUT_BYTES, _MOST_PARSED_BYTES = 32 << 20, 32 << 20, 16 << 20
 _MOST_SPILLED_BYTES = 256 << 20  # in one temporary file
+_COLUMNS_PART = 4  # of the limit, for the columns that the core reads
 _PARSED_BYTES = 2 << 10  # about what pyarrow takes for each column of a footer with one row group
 _FOOTER_BYTES = 500  # about what Python takes for each
 _PLACE_BYTES = 24  # of a row group
@@ -280,11 +282,12 @@ def keep_footers_within(limit_bytes: int, owner: object) -> None:
     caches: tuple[LRUCache[Any, Any], ...] = (_stored, _cuts, _groups)
     for cache, limit in zip(caches, most, strict=True):
         cache.limit_to(min(limit, limit_bytes * limit // sum(most)))
+    kept_columns.limit_to(min(MOST_KEPT_BYTES, limit_bytes // _COLUMNS_PART))
 
 
 def kept_footer_bytes() -> int:
-    """Returns about how much memory the footers take that this process keeps."""
-    return _stored.size + _cuts.size + _groups.size
+    """Returns about how much memory the footers take that this process keeps, and what it found in them."""
+    return _stored.size + _cuts.size + _groups.size + kept_columns.size
 
 
 def read_group_footer(

@@ -46,7 +46,8 @@ _MOST_CHUNK_BYTES = 16 << 20
 _MOST_PAGE_BYTES = 4 << 20
 _MOST_RATIO = 64  # of decoded to stored bytes; nothing is allocated because a footer claims more
 _LEAST_BYTES = 1 << 20  # which are always allocated
-_MOST_KEPT = 1 << 16  # columns of row groups
+_COLUMN_BYTES = 800  # about what Python takes for a column of a row group
+MOST_KEPT_BYTES = _COLUMN_BYTES << 16
 _MOST_ORDERED_BYTES = 8 << 20
 """Larger columns are not put in order as they are decoded: each thread that fetches keeps memory for one of them."""
 _BYTES = np.dtype(np.uint8)
@@ -346,8 +347,8 @@ class _Place(TypedDict, total=False):
     chunk: np.ndarray
 
 
-_known: LRUCache[tuple[str, tuple[str, ...], frozenset[str]], CoreColumns] = LRUCache(
-    _MOST_KEPT, lambda known: 1 + len(known.columns)
+kept_columns: LRUCache[tuple[str, tuple[str, ...], frozenset[str]], CoreColumns] = LRUCache(
+    MOST_KEPT_BYTES, lambda kept: _COLUMN_BYTES * (1 + len(kept.columns))
 )
 
 
@@ -415,7 +416,7 @@ def core_columns(
         ordered: see `CoreColumns`.
     """
     key = f"{key}\0{kinds_key}"
-    known = _known.get((key, names, ordered))
+    known = kept_columns.get((key, names, ordered))
     if known is not None:
         return known
     described = describe()
@@ -425,7 +426,7 @@ def core_columns(
     possible = [_column(kind, fact, rows) for kind, fact in zip(here, facts, strict=True)]
     columns = sorted((column for column in possible if column is not None), key=lambda column: column.begin)
     made = CoreColumns(columns, rows, ordered)
-    _known.keep((key, names, ordered), made)
+    kept_columns.keep((key, names, ordered), made)
     return made
 
 

@@ -19,6 +19,7 @@ from parquetry.common.base.errors import DatasetError
 from parquetry.common.base.memory.lru_cache import LRUCache
 from parquetry.common.base.native.library import is_compiled
 from parquetry.common.dataset.dataset import StoredDataset
+from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.parquet import footers, group_footers
 from parquetry.common.parquet.group_footers import (
     GroupFooter,
@@ -27,6 +28,7 @@ from parquetry.common.parquet.group_footers import (
     load_stored_footer,
     read_stored_footer,
 )
+from parquetry.common.parquet.native_decode import kept_columns
 from parquetry.common.storage.temporary import TemporaryBuffer
 
 pytestmark = pytest.mark.versions
@@ -340,3 +342,20 @@ def test_a_row_group_that_only_pyarrow_refuses_is_an_error_that_names_the_file(t
     group._stored = group._stored[:-1]  # as it would be if the core had let damage pass
     with pytest.raises(DatasetError, match=r"0\.parquet"):
         _ = group.footer
+
+
+@pytest.mark.skipif(not is_compiled(), reason="the compiled core reads the columns")
+def test_what_the_core_knows_of_columns_stays_within_a_part_of_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns, row_groups, limit_bytes = 300, 20, 4 << 20
+    numbers = {f"c{number}": np.arange(row_groups, dtype=np.int32) for number in range(columns)}
+    pq.write_table(pa.table(numbers), tmp_path / "0.parquet", row_group_size=1)
+    dataset, owner = StoredDataset([str(tmp_path)]), Owner()
+    monkeypatch.setattr(group_footers, "_limits", weakref.WeakKeyDictionary())  # of this test alone
+    group_footers.keep_footers_within(limit_bytes, owner)
+    fetcher = Fetcher(dataset, list(dataset.schema))
+    for row_group in range(row_groups):
+        fetcher.fetch(row_group, None)
+    assert 0 < kept_columns.size <= limit_bytes // 4
+    assert kept_columns.size <= group_footers.kept_footer_bytes()
