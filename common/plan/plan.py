@@ -432,10 +432,10 @@ class Plan(BasePlan):
         self.order: StageOrder = order_stages(stages)
         self._epoch_order = lru_cache(maxsize=3)(self._make_epoch_order)
         self.row_group_bytes = lru_cache(maxsize=65536)(self._bytes_of_row_group)
-        self._block_shares = lru_cache(maxsize=256)(self._shares_of_block)
         """Returns about how many bytes the encoded columns of a row group take in memory."""
         self.read_bytes = lru_cache(maxsize=65536)(self._stored_bytes)
         """Returns the stored (compressed) bytes of the columns that are read from a row group."""
+        self._block_shares = lru_cache(maxsize=256)(self._shares_of_block)
 
     # --- from the schema alone ---
 
