@@ -13,8 +13,14 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
+def _one(value: object) -> int:
+    return 1
+
+
 class LRUCache(Generic[Key, Value]):
     """Keeps the most recently used values, and at least one. Thread-safe, and usable in a forked child.
+
+    A pickled one arrives empty.
 
     Args:
         limit: the largest sum of sizes.
@@ -24,13 +30,16 @@ class LRUCache(Generic[Key, Value]):
         size: the sum of the sizes of the values that are kept.
     """
 
-    def __init__(self, limit: int, size_of: Callable[[Value], int] = lambda value: 1) -> None:
+    def __init__(self, limit: int, size_of: Callable[[Value], int] = _one) -> None:
         self.limit = limit
         self.size = 0
         self._size_of = size_of
         self._kept: OrderedDict[Key, Value] = OrderedDict()
         self._lock = ForkLock()
         self._making: WeakValueDictionary[Key, ForkLock] = WeakValueDictionary()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return LRUCache, (self.limit, self._size_of)
 
     def get(self, key: Key) -> Value | None:
         """Returns a value, or ``None`` if it is not kept."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 from parquetry.common.base.memory.lru_cache import LRUCache
 
 
@@ -32,3 +34,12 @@ def test_a_value_is_made_once_while_it_is_kept() -> None:
     kept.clear()
     assert (kept.get("a"), kept.size, len(kept)) == (None, 0, 0)
     assert kept.made("a", lambda: [2]) == [2]
+
+
+def test_a_cache_travels_without_its_values() -> None:
+    cache: LRUCache[str, bytes] = LRUCache(3, len)
+    cache.keep("a", b"xy")
+    other = pickle.loads(pickle.dumps(cache))
+    assert (other.get("a"), other.size, other.limit) == (None, 0, 3)
+    other.keep("b", b"xy")
+    assert other.size == 2
