@@ -126,9 +126,6 @@ class StoredDataset:
         self._planned: dict[int, pq.FileMetaData] = {}  # see `_planned_footer`
         self._heads: dict[int, pq.FileMetaData] = {}  # of the first file with each schema, if the footers were read
         self._located: dict[tuple[int, str], str | None] = {}
-        self.chunk_bytes: LRUCache[tuple[int, int, tuple[str, ...]], dict[int, tuple[int, int]]] = LRUCache(
-            _MOST_SIZES, len
-        )
         self._lists = listing is None  # so that only the first process warns
         self._folder: tuple[ForkSafeFileSystem, str] | None = None
         if table is not None and table.is_manifest:
@@ -482,6 +479,11 @@ class StoredDataset:
             return described
         groups = self.row_groups.group[row_groups].tolist()
         return read_group_footers(FileFooter(filesystem=self.filesystem, file=file), groups, file, names)
+
+    @cached_property
+    def chunk_bytes(self) -> LRUCache[tuple[int, int, tuple[str, ...]], dict[int, tuple[int, int]]]:
+        """The stored and the decompressed bytes of columns, by row group, which `statistics` looked up last."""
+        return LRUCache(_MOST_SIZES, len)
 
     @contextmanager
     def open(self, file: int, *, ranges: bool = False) -> Iterator[pa.NativeFile]:
