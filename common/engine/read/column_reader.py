@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -41,7 +41,7 @@ class ReadRequest:
 
     Attributes:
         rows: the wanted rows, ascending; ``None`` = all.
-        done: the fields that need not be read, because another reader has read them.
+        done: the fields that have been read, with their values.
         order: the order that numbers are put in, if that costs nothing; ``None`` = as stored.
         room_bytes: the memory for the columns; ``None`` = no limit.
         run: the row groups that are fetched from a store in the same requests; ``None`` = each by itself.
@@ -49,7 +49,7 @@ class ReadRequest:
 
     row_group: int
     rows: np.ndarray | None = None
-    done: Container[str] = ()
+    done: Mapping[str, Part] = field(default_factory=dict)
     order: ItemOrder | None = None
     room_bytes: int | None = None
     run: RowGroupRun | None = None
@@ -105,9 +105,9 @@ class ReaderChain:
         self._count = count
 
     def read(self, request: ReadRequest) -> ReadResult:
-        """As `ColumnReader`."""
-        values: dict[str, Part] = {}
-        total = NOTHING
+        """As `ColumnReader`. The result has what was done before, too."""
+        values = dict(request.done)
+        total = ReadResult(values)
         for reader in self._readers:
             columns = reader.read(request)
             if not columns.values:

@@ -248,19 +248,17 @@ class Fetcher:
         with Reading(), reading():
             small = stored_bytes < _SHARED_BYTES and not self.dataset.remote
             chain = self._alone if small or self._with_peers is None else self._with_peers
-            done, room = together or (), self._room_bytes
-            columns = chain.read(
-                ReadRequest(row_group=row_group, rows=some, done=done, order=order, room_bytes=room, run=run)
+            done = {name: some_rows(whole, some) for name, whole in (together or {}).items()}
+            request = ReadRequest(
+                row_group=row_group, rows=some, done=done, order=order, room_bytes=self._room_bytes, run=run
             )
+            columns = chain.read(request)
             read_bytes = stored_bytes - columns.unread_bytes
             if share < 1:
                 later = [name for name, part in columns.values.items() if isinstance(part, FileCells | WholeFiles)]
                 read_bytes -= (1 - share) * column_bytes(self.dataset, row_group, later)
             add(Count.READ_BYTES, read_bytes)
-            values = dict(columns.values)
-            for name, whole in (together or {}).items():
-                values[name] = some_rows(whole, some)
-            values |= self._videos.read(row_group, values)
+            values = {**columns.values, **self._videos.read(row_group, columns.values)}
         if rows is not None:
             add(Count.FILTERED_ROWS, total - len(rows))
         return RowGroupColumns(tuple([values[field.name] for field in self.fields]), columns.stacked)

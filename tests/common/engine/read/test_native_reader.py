@@ -17,7 +17,7 @@ from parquetry.common.base.errors import DatasetError
 from parquetry.common.base.native.library import is_compiled
 from parquetry.common.dataset.arrow_read import TooLargeError
 from parquetry.common.dataset.dataset import StoredDataset
-from parquetry.common.engine.read.column_reader import NOTHING, ReadContext, ReadRequest
+from parquetry.common.engine.read.column_reader import NOTHING, ReadContext, ReaderChain, ReadRequest, ReadResult
 from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.engine.read.native_reader import NativeColumnReader
 from parquetry.common.parquet import native_decode
@@ -92,7 +92,9 @@ def test_which_columns_are_read(path: Path) -> None:
     assert found.keys() == READ
     assert used_bytes > 0
     assert {name for name, values in found.items() if isinstance(values, np.ndarray)} == {"id", "real", "small"}
-    assert reader.read(ReadRequest(row_group=0, done={"id", "text"})).values.keys() == READ - {"id", "text"}
+    assert reader.read(
+        ReadRequest(row_group=0, done=dict.fromkeys(["id", "text"], np.empty(0)))
+    ).values.keys() == READ - {"id", "text"}
     assert reader.read(ReadRequest(row_group=0, room_bytes=used_bytes - 1)) == NOTHING
 
 
@@ -205,3 +207,16 @@ def test_a_damaged_row_group_among_small_ones_is_named(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DatasetError, match="row group 20: expected readable columns"):
         list(Pipeline(str(path), executor="threads").batch(10))
+
+
+def test_a_chain_reads_nothing_that_is_done() -> None:
+    asked: list[set[str]] = []
+
+    class Rest:
+        def read(self, request: ReadRequest) -> ReadResult:
+            asked.append(set(request.done))
+            return ReadResult({"b": np.ones(1)})
+
+    chain = ReaderChain([Rest(), Rest()], count=2)
+    assert set(chain.read(ReadRequest(row_group=0, done={"a": np.zeros(1)})).values) == {"a", "b"}
+    assert asked == [{"a"}]
