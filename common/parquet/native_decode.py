@@ -442,7 +442,7 @@ def read_numbers(
     kinds: Sequence[ColumnKind],
     *,
     checked: bool,
-    room_bytes: int,
+    most_bytes: int,
 ) -> tuple[list[dict[str, np.ndarray]], FileStatus]:
     """Reads columns of numbers of small row groups of a local file, which are all decoded by one call.
 
@@ -450,7 +450,7 @@ def read_numbers(
         described: what the footer says about each row group.
         kinds: the columns, which are the same in each.
         checked: see `CoreColumns.read`.
-        room_bytes: the memory for all of them. Nothing is read if they take more.
+        most_bytes: the memory for all of them. Nothing is read if they take more.
 
     Returns:
         The values of each row group by column, and the status of the file after it was read. Chunks with nulls, and
@@ -467,7 +467,7 @@ def read_numbers(
     row_bytes = np.array([kind.width for kind in numbers])
     begins = np.zeros(len(numbers) + 1, np.int64)  # the numbers of a column follow each other
     np.cumsum(-(-(row_bytes * rows.sum()) // ALIGNMENT) * ALIGNMENT, out=begins[1:])
-    if not len(chunks) or begins[-1] + bit_bytes.sum() > room_bytes:
+    if not len(chunks) or begins[-1] + bit_bytes.sum() > most_bytes:
         return nothing, NO_FILE
     before = np.concatenate([[0], np.cumsum(rows)])
     block = block_memory(int(begins[-1] + bit_bytes.sum()))

@@ -103,7 +103,7 @@ class NativeColumnReader:
                 by_name[column.name] = to_canonical(self._fields[column.name], some)
         return ReadResult(by_name, columns.needed_bytes + ordered_bytes, stacked)
 
-    def read_together(self, row_groups: Sequence[int], room_bytes: int) -> list[dict[str, np.ndarray]]:
+    def read_together(self, row_groups: Sequence[int], most_bytes: int) -> list[dict[str, np.ndarray]]:
         """Returns the numbers of row groups of one file (ascending), all read by one call of the core.
 
         Columns with nulls, and those that it cannot read, are missing. All are if they take more than their room.
@@ -117,7 +117,7 @@ class NativeColumnReader:
         kinds = described[0].columns.kinds(self._names, self._all_kinds, self._kinds_text)
         checked = self._dataset.verify != "never"
         try:
-            values, status = read_numbers(path, described, kinds, checked=checked, room_bytes=room_bytes)
+            values, status = read_numbers(path, described, kinds, checked=checked, most_bytes=most_bytes)
         except (OSError, MemoryError):
             return nothing
         return nothing if version.became(local_version(version.store, version.path, status)) else values
