@@ -127,8 +127,11 @@ def _values(field: UnischemaField, array: pa.Array, *, axes: int) -> pa.Array:
         return _fixed(field, array.flatten(), len(array), axes, length)
     if length is not None and array.null_count < len(array) and not _all_of_length(array.drop_null(), length):
         raise pa.ArrowInvalid(f"a list whose length is not {length}")
-    children = _values(field, array.values, axes=axes - 1)
-    offsets = as_arrow(as_numpy(array.offsets))  # Arrow accepts a mask only with unsliced offsets
+    ends = as_numpy(array.offsets)
+    first, last = (int(ends[0]), int(ends[-1])) if len(ends) else (0, 0)
+    children = _values(field, array.values.slice(first, last - first), axes=axes - 1)
+    # Arrow accepts a mask only with unsliced offsets. Arrow 18 writes wrong lists to a stream if they begin above 0.
+    offsets = as_arrow(ends - first)
     return pa.LargeListArray.from_arrays(offsets, children, mask=array.is_null() if array.null_count else None)
 
 

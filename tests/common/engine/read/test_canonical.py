@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from parquetry.common import Unischema, UnischemaField
 from parquetry.common.base.errors import DecodeError
+from parquetry.common.base.memory.arrow_views import from_stream, to_stream
 from parquetry.common.engine.read.canonical import to_canonical
 
 KINDS = {"text": (np.str_, pa.string(), pa.large_string()), "bytes": (np.bytes_, pa.binary(), pa.large_binary())}
@@ -75,3 +76,13 @@ def test_a_tensor_with_permuted_axes_is_refused() -> None:
     turned = np.arange(12, dtype=np.int32).reshape(2, 2, 3).transpose(0, 2, 1)
     with pytest.raises(DecodeError, match="a tensor with permuted axes"):
         to_canonical(field, pa.FixedShapeTensorArray.from_numpy_ndarray(turned))
+
+
+@pytest.mark.versions
+def test_a_slice_of_lists_travels() -> None:
+    (field,) = Unischema("rows", [UnischemaField("value", np.int64, (None,))]).fields.values()
+    values = [[1, 2], [3], None, [4, 5, 6]]
+    found = to_canonical(field, pa.array(values, pa.large_list(pa.int64())).slice(1))
+    (received,) = from_stream(to_stream(pa.table({"value": found})))["value"].chunks
+    received.validate(full=True)
+    assert received.to_pylist() == found.to_pylist() == values[1:]
