@@ -113,6 +113,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> str:
             UnischemaField("id", np.int64, ()),
             UnischemaField("image", np.uint8, (None, None, 3), CompressedImageCodec("jpeg")),
             UnischemaField("grid", np.float32, (None, None), NdarrayCodec()),
+            UnischemaField("mask", np.uint8, (4, 4), CompressedImageCodec("png")),
         ],
     )
     rows = [
@@ -120,6 +121,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> str:
             "id": n,
             "image": rng.integers(0, 255, (4 + n % 3, 5 + n % 2, 3), np.uint8),
             "grid": rng.random((n % 4, 2), np.float32),
+            "mask": np.full((4, 4), n, np.uint8),
         }
         for n in range(60)
     ]
@@ -135,8 +137,8 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     ("name", "chain"),
     [
-        ("coded", lambda pipe: pipe),
-        ("coded", lambda pipe: pipe.ngram(length=3, timestamp="id")),
+        ("coded", lambda pipe: pipe.select("id", "image", "grid")),
+        ("coded", lambda pipe: pipe.select("id", "image", "grid").ngram(length=3, timestamp="id")),
         ("p", lambda pipe: pipe.nested("deep")),
         ("p", lambda pipe: pipe.nested("deep").ngram(length=2, timestamp="id")),
     ],
@@ -144,8 +146,16 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_values_of_any_shape_arrive_as_in_one_process(
     shapes: str, name: str, chain: Any, held: bool, decoded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if held:  # the list below holds them, so the trainer copies from all but the first three
+    if held:  # the list below holds them, so the trainer copies from all but the first ones
         monkeypatch.setattr(loader_memory, "_MOST_REGIONS", 3)
+    regions_of, copied = sent_batches.regions_of, []
+
+    def noting(message: bytes) -> Any:
+        regions = regions_of(message)
+        copied.extend(is_copied for _, is_copied in regions)
+        return regions
+
+    monkeypatch.setattr(sent_batches, "regions_of", noting)
 
     def pipe() -> Any:
         return chain(ParquetPipe(f"{shapes}/{name}").shuffle(20, seed=1)).batch(4).repeat(6)
@@ -153,6 +163,22 @@ def test_values_of_any_shape_arrive_as_in_one_process(
     batches = list(loader(pipe()))
     assert [shown(batch) for batch in batches] == [shown(batch) for batch in loader(pipe(), 0)]
     assert decoded
+    assert any(copied) == held
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        lambda url: ParquetPipe(f"{url}/coded", ["id"]).transform(lambda row: row),
+        lambda url: ParquetPipe(f"{url}/coded", ["id", "mask"]),  # decoding holds the interpreter lock
+        lambda url: ParquetPipe(f"{url}/p", ["id"], on_error="skip"),
+        lambda url: ParquetPipe(f"{url}/p", ["id"], executor="sidecar"),
+    ],
+    ids=["function", "codec", "skip", "sidecar"],
+)
+def test_workers_make_their_own_batches_where_only_they_can(shapes: str, chain: Any, decoded: list[int]) -> None:
+    assert ids(loader(chain(shapes).batch(4))) == list(range(60))
+    assert not decoded
 
 
 class Doubled(ParquetPipe[Any]):

@@ -62,7 +62,7 @@ _LONGEST_LAG = 2  # by how many elements a worker may be behind another one
 _OPEN_REGIONS = 256  # more than a worker has in use
 _MOST_DESCRIPTORS = 64
 _MOST_WAITING = 16  # about how many batches a socket holds
-_MOST_LARGE_WAITING = 4  # that are not small: new memory for more would cost more than waiting
+_MOST_LARGE_WAITING = 4  # of those that are not small: more take turns in more memory than caches hold
 _SMALL_BYTES = 1 << 21
 _SHARE_OF_MEMORY = 4  # batches that wait in sockets take at most this fraction of the memory limit
 
