@@ -22,6 +22,7 @@ from ...base.errors import DatasetError, ParquetryError, SchemaError
 from ...base.memory.lru_cache import LRUCache
 from ...base.metrics.counters import Count, add, counters_here
 from ...base.process.dataclass import dataclass
+from ...base.process.forks import cached_property
 from ...base.progress import thread_pool
 from ...base.urls import clean_cause, url_without_secrets
 from ...parquet.footers import remedy
@@ -42,7 +43,7 @@ _MOST_AT_ONCE = 16  # files of a store; `request_slots` limits the requests of a
 _NO_NAMES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EINVAL)  # of what no file is called
 _SAME_S = 1e-4  # a frame so close to a time is the one that was meant
 
-Given = TypeVar("Given")
+Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 
@@ -230,13 +231,13 @@ class VideoFiles:
                 f"videos of the epoch: cannot be checked for changes, {error}. {error.advice}"
             ) from clean_cause(error)
 
-    def _side_by_side(self, function: Callable[[Given], Result], values: Sequence[Given]) -> list[Result]:
+    def _side_by_side(self, function: Callable[[Value], Result], values: Sequence[Value]) -> list[Result]:
         """Calls a function that asks the store, several times at once. Each request takes a slot of its own."""
         if len(values) < 2 or is_local(self._filesystem):
             return [function(value) for value in values]
         counters = counters_here()
 
-        def call(value: Given) -> Result:
+        def call(value: Value) -> Result:
             if counters is not None:
                 counters.bind()
             return function(value)
@@ -303,8 +304,7 @@ class VideoFiles:
 
     def _groups(self, need: _Need) -> tuple[list[PictureGroup], np.ndarray]:
         """Returns what to decode for frames of a file, and for each frame, which of it. Reads samples that fit."""
-        version, track = need.version, need.track
-        firsts, lasts, number_of_row = _samples_for(track, need.frames)
+        version, track, (firsts, lasts, number_of_row) = need.version, need.track, need.groups
         numbers = _covered(firsts, lasts)
         in_file = FileSamples(self._store, version)
         samples = in_file.loaded(track.offsets[numbers], track.sizes[numbers]) if need.loaded_bytes else in_file
@@ -322,7 +322,7 @@ class VideoFiles:
         return groups, number_of_row
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Need:
     """Frames of a file that some rows need.
 
@@ -336,21 +336,21 @@ class _Need:
     frames: np.ndarray
     left_bytes: int
 
-    @property
+    @cached_property
+    def groups(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The first and the last sample of each group that is decoded for the frames, and the group of each frame."""
+        firsts, number_of_row = np.unique(self.track.first_samples(self.frames), return_inverse=True)
+        number_of_row = number_of_row.reshape(-1)
+        lasts = np.zeros(len(firsts), np.int64)
+        np.maximum.at(lasts, number_of_row, self.track.last_samples(self.frames))
+        return firsts, lasts, number_of_row
+
+    @cached_property
     def loaded_bytes(self) -> int:
         """The bytes of their samples; 0 if these are more than may be read, and stay in the file."""
-        firsts, lasts, _ = _samples_for(self.track, self.frames)
+        firsts, lasts, _ = self.groups
         size_bytes = int(self.track.sizes[_covered(firsts, lasts)].sum())
         return size_bytes if size_bytes <= self.left_bytes else 0
-
-
-def _samples_for(track: Track, frames: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the first and the last sample of each group that is decoded for frames, and the group of each frame."""
-    firsts, number_of_row = np.unique(track.first_samples(frames), return_inverse=True)
-    number_of_row = number_of_row.reshape(-1)
-    lasts = np.zeros(len(firsts), np.int64)
-    np.maximum.at(lasts, number_of_row, track.last_samples(frames))
-    return firsts, lasts, number_of_row
 
 
 _tracks: LRUCache[str, Track] = LRUCache(
