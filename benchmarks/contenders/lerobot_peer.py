@@ -6,27 +6,16 @@ from collections.abc import Iterator
 
 import torch
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
-from torch.utils.data import DataLoader, RandomSampler, Sampler
+from torch.utils.data import DataLoader
 
 from ..touch import rows_of
 from ..workloads import SEED, Case, robot_times
+from .torch_files import Repeated
 
 SETTINGS = {
     "": "LeRobotDataset with its default video backend (torchcodec if FFmpeg is there, else PyAV), one loader worker "
     "for each processor, prefetch_factor=4, an endless sampler"
 }
-
-
-class _Repeated(Sampler[int]):
-    """Yields epochs back to back, so no epoch waits for the previous one to end."""
-
-    def __init__(self, case: Case, dataset: LeRobotDataset) -> None:
-        self._sampler = RandomSampler(dataset)
-        self._case = case
-
-    def __iter__(self) -> Iterator[int]:
-        for _ in self._case.epochs():
-            yield from self._sampler
 
 
 def batches(case: Case) -> Iterator[int]:
@@ -36,7 +25,7 @@ def batches(case: Case) -> Iterator[int]:
     loader = DataLoader(
         dataset,
         batch_size=case.workload.batch_size,
-        sampler=_Repeated(case, dataset),
+        sampler=Repeated(case, dataset),
         num_workers=case.workers,
         prefetch_factor=4,
     )

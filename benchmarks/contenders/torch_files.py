@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler
 
 from ..steps import image_row
 from ..touch import rows_of
@@ -40,10 +40,10 @@ class _Files(Dataset[Any]):
             return torch.from_numpy(image_row(self._key, file.read(), self._random))
 
 
-class _Repeated(torch.utils.data.Sampler[int]):
+class Repeated(Sampler[int]):
     """Yields epochs back to back, so no epoch waits for the previous one to end."""
 
-    def __init__(self, case: Case, dataset: _Files) -> None:
+    def __init__(self, case: Case, dataset: Sized) -> None:
         shuffled = case.workload.buffer_rows > 0
         self._sampler = RandomSampler(dataset) if shuffled else SequentialSampler(dataset)
         self._case = case
@@ -60,7 +60,7 @@ def batches(case: Case) -> Iterator[int]:
     loader = DataLoader(
         dataset,
         batch_size=case.workload.batch_size,
-        sampler=_Repeated(case, dataset),
+        sampler=Repeated(case, dataset),
         num_workers=case.workers,
         prefetch_factor=4,
     )
