@@ -104,7 +104,7 @@ def make_reader(
         NoDataAvailableError: there are fewer row groups than shards.
         DatasetError: there is nothing to read at the URL (an ``OSError``).
     """
-    return _reader(dataset_url, batched=False, zmq_copy_buffers=zmq_copy_buffers, **_used(locals()))
+    return _reader(dataset_url, batched=False, zmq_copy_buffers=zmq_copy_buffers, **_reader_arguments(locals()))
 
 
 def make_batch_reader(
@@ -149,10 +149,10 @@ def make_batch_reader(
         PipelineError: an argument is out of range, or is an `NGram`.
         NoFieldsError, NoDataAvailableError, DatasetError: as for `make_reader`.
     """
-    return _reader(dataset_url_or_urls, batched=True, zmq_copy_buffers=zmq_copy_buffers, **_used(locals()))
+    return _reader(dataset_url_or_urls, batched=True, zmq_copy_buffers=zmq_copy_buffers, **_reader_arguments(locals()))
 
 
-def _used(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _reader_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Warns of arguments without a meaning here. Returns the others, without the URL."""
     for name, default in UNUSED_ARGUMENTS.items():
         value = arguments.get(name, default)

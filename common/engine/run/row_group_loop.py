@@ -72,10 +72,10 @@ class RowGroupMaker:
 
     def submit(self, job: Job, handles: list[BlockHandle]) -> Future[LoadedRows]:
         if self._pool is not None:
-            return self._pool.submit(self._loaded, job)
+            return self._pool.submit(self._load_job, job)
         future: Future[LoadedRows] = Future()
         try:
-            future.set_result(copy_context().run(self._loaded, job))  # it binds, and the caller goes on without
+            future.set_result(copy_context().run(self._load_job, job))  # it binds, and the caller goes on without
         except Exception as error:
             future.set_exception(error)
         return future
@@ -106,7 +106,7 @@ class RowGroupMaker:
         with self.changed:
             self.changed.notify_all()
 
-    def _loaded(self, job: Job) -> LoadedRows:
+    def _load_job(self, job: Job) -> LoadedRows:
         self._counters.bind()
         self._token.bind()
         self._token.check()
