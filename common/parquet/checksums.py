@@ -13,7 +13,6 @@ import numpy as np
 
 from ..base.errors import DatasetError
 from ..base.native.kernels import crc32
-from ..base.process.dataclass import dataclass
 from .page_header import PageHeader, chunk_reader, page_headers
 
 if TYPE_CHECKING:
@@ -43,15 +42,6 @@ class ChunkBytes(Protocol):
         """Returns the ``size`` bytes after each start as uint8 ``[starts, size]``. Raises like `read`."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPage:
-    """A page that has a checksum: offsets in its chunk of the first byte after the header and after the last byte."""
-
-    begin: int
-    end: int
-    checksum: int
-
-
 class PageCheck:
     """Checks the pages of one column chunk against their checksums.
 
@@ -66,9 +56,9 @@ class PageCheck:
         """Whether a page is intact, or need not be checked."""
         if page.checksum is None:
             return not self._required
-        return self._matches(chunk, StoredPage(page.begin, page.end, page.checksum))
+        return self._matches(chunk, page)
 
-    def _matches(self, chunk: ChunkBytes, page: StoredPage) -> bool:
+    def _matches(self, chunk: ChunkBytes, page: PageHeader) -> bool:
         return crc32(chunk.read(page.begin, page.end)) == page.checksum
 
 
@@ -81,9 +71,9 @@ class LaterCheck(PageCheck):
 
     def __init__(self, *, required: bool = False) -> None:
         super().__init__(required=required)
-        self.pages: list[StoredPage] = []
+        self.pages: list[PageHeader] = []
 
-    def _matches(self, chunk: ChunkBytes, page: StoredPage) -> bool:
+    def _matches(self, chunk: ChunkBytes, page: PageHeader) -> bool:
         self.pages.append(page)
         return True
 
@@ -91,11 +81,6 @@ class LaterCheck(PageCheck):
 def page_check(verify: Verify) -> PageCheck | None:
     """The check that the option ``verify`` requires for a chunk in memory, or ``None``."""
     return None if verify == "never" else PageCheck(required=verify == "always")
-
-
-def later_check(verify: Verify) -> LaterCheck | None:
-    """The check that the option ``verify`` requires for a chunk that stays in its file, or ``None``."""
-    return None if verify == "never" else LaterCheck(required=verify == "always")
 
 
 def require_checksums(

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import os
 import struct
+from typing import NamedTuple
 
 import numpy as np
 
-from .checksums import ChunkBytes, PageCheck
+from ..base.native.kernels import locate_cells
+from .checksums import ChunkBytes, LaterCheck, PageCheck, Verify
 from .page_header import PageHeader, page_headers
 from .thrift import unsigned
 
@@ -108,6 +110,32 @@ def find_values(
     if found != count:
         return None
     return np.concatenate([_NONE, *starts]), np.concatenate([_NONE, *ends])
+
+
+class StoredPages(NamedTuple):
+    """Pages with checksums: the offsets of each page's first byte after the header and after its last; int64 each."""
+
+    begins: np.ndarray
+    ends: np.ndarray
+    checksums: np.ndarray
+
+
+def locate_values(
+    descriptor: int, begin: int, size_bytes: int, count: int, *, width: int | None, nullable: bool, verify: Verify
+) -> tuple[np.ndarray, np.ndarray, StoredPages] | None:
+    """Returns what `find_values` does for a chunk in an open file, and the pages to check when their values are read.
+
+    Args:
+        begin: the offset of the chunk in the file. All offsets that are returned count from there.
+        count, width, nullable: as in `find_values`.
+    """
+    located = locate_cells(descriptor, begin, size_bytes, count, width=width, nullable=nullable, verify=verify)
+    if located is not None:
+        return located[0], located[1], StoredPages(*located[2].T)
+    chunk, check = FileBytes(descriptor, begin, size_bytes), LaterCheck(required=verify == "always")
+    places = find_values(chunk, count, width=width, nullable=nullable, check=None if verify == "never" else check)
+    pages = np.array([(page.begin, page.end, page.checksum) for page in check.pages], np.int64).reshape(-1, 3)
+    return None if places is None else (*places, StoredPages(*pages.T))
 
 
 _NONE = np.zeros(0, np.int64)

@@ -1,4 +1,5 @@
-// Finds the values of column chunks of byte strings, which stay where they are: uncompressed plain pages without nulls.
+// Finds the values of column chunks of byte strings, which stay where they are, in memory or in their file: uncompressed
+// plain pages without nulls.
 // Reads some of the values of a page, and the page's checksum.
 // The functions keep no state, start no threads, and allocate nothing.
 
@@ -23,69 +24,147 @@ bool all_defined(Runs levels, int64_t values) {
   return true;
 }
 
+// A page with a checksum: where it begins and ends in its chunk.
+struct CheckedPage {
+  int64_t begin, end, checksum;
+};
+static_assert(sizeof(CheckedPage) == 24, "Python describes pages by the same layout");
+
 // A chunk of byte strings, and where each begins and ends in it.
 struct Cells {
-  uint8_t* data;
-  int64_t begin;     // where the chunk is in its file
+  uint8_t* data;        // null for a chunk that stays in its file
+  int64_t begin;        // where the chunk is in its file
   int64_t size;
-  int64_t count;     // of values
-  int64_t width;     // of each value; -1 if each follows its length
-  int64_t nullable;  // whether there are definition levels
-  int64_t checked;   // whether pages must match their checksums
-  int64_t required;  // whether each page must have one
+  int64_t count;        // of values
+  int64_t width;        // of each value; -1 if each follows its length
+  int64_t nullable;     // whether there are definition levels
+  int64_t checked;      // whether pages must match their checksums
+  int64_t required;     // whether each page must have one
   int64_t* starts;
   int64_t* ends;
+  CheckedPage* pages;   // those of a chunk in its file, to be compared with their checksums when they are read
+  int64_t capacity;     // how many pages fit
 };
-static_assert(sizeof(Cells) == 80, "Python describes cells by the same layout");
+static_assert(sizeof(Cells) == 96, "Python describes cells by the same layout");
 
-// Finds the values of a page. They are its last bytes.
-bool find_in_page(const Cells& cells, const Header& header, const uint8_t* data, int64_t found) {
-  int64_t size = header.stored_size;
-  Reader levels{data, 0};
-  if (header.type != kData && header.type != kDataV2) return false;
-  if (header.encoding != kPlain || header.nulls || size != header.size) return false;
-  if (header.values < 0 || header.values > cells.count - found) return false;
-  if (header.type == kDataV2) {
-    if (header.repetition_bytes || header.definition_bytes > size) return false;
-    levels.size = header.definition_bytes;
-    data += header.definition_bytes;
-    size -= header.definition_bytes;
-  } else if (cells.nullable && (header.levels_encoding != kRunLengths || !take_levels(&data, &size, &levels))) {
-    return false;
+constexpr int64_t kUsual = 512;     // bytes that hold most page headers
+constexpr int64_t kMost = 16 << 10;  // bytes of a header, or of levels, that are read from a file
+
+// A chunk in memory.
+struct MemoryBytes {
+  const uint8_t* data;
+  int64_t size;
+
+  // Returns some bytes, or null if the chunk does not have them.
+  const uint8_t* at(int64_t begin, int64_t bytes) const {
+    return bytes >= 0 && bytes <= size - begin ? data + begin : nullptr;
   }
-  if (cells.nullable && !all_defined({levels, 1}, header.values)) return false;
-  const int64_t begin = data - cells.data;
-  int64_t* starts = cells.starts + found;
-  int64_t* ends = cells.ends + found;
-  if (cells.width < 0) {
-    return for_texts(data, size, header.values, [&](const Text& text) {
-      *starts++ = text.begin - cells.data;
-      *ends++ = text.begin - cells.data + text.size;
-    });
+  int64_t most() const { return size; }
+};
+
+// A chunk in a file, of which a few bytes at a time are read.
+struct FileBytes {
+  int descriptor;
+  int64_t begin, size;
+  int64_t first = 0, last = 0;  // what the window holds
+  uint8_t window[kMost];
+
+  // Returns some bytes, which are valid until the next call, or null if they cannot be read.
+  const uint8_t* at(int64_t from, int64_t bytes) {
+    if (bytes < 0 || bytes > size - from || bytes > kMost) return nullptr;
+    if (from < first || bytes > last - from) {
+      const int64_t least = bytes < kUsual ? kUsual : bytes;
+      first = from;
+      last = from + (least < size - from ? least : size - from);
+      if (!read_file(descriptor, begin + first, last - first, window)) {
+        last = first;
+        return nullptr;
+      }
+    }
+    return window + (from - first);
   }
-  if (header.values > 0 && cells.width > size / header.values) return false;
-  if (size != header.values * cells.width) return false;
-  for (int64_t value = 0; value < header.values; ++value) {
-    starts[value] = begin + value * cells.width;
-    ends[value] = starts[value] + cells.width;
+  int64_t most() const { return kMost; }
+};
+
+// Reads the header of the page at a place. Moves the place to the first byte after it.
+template <class Bytes>
+bool read_header_at(Bytes* bytes, int64_t* place, Header* header) {
+  const int64_t left = bytes->size - *place, most = bytes->most() < left ? bytes->most() : left;
+  for (int64_t size = kUsual < most ? kUsual : most;; size = most) {
+    const uint8_t* const data = bytes->at(*place, size);
+    if (!data) return false;
+    Reader from{data, size};
+    *header = read_header(&from);
+    if (from.ok) {
+      *place += from.at;
+      return header->stored_size >= 0 && header->stored_size <= bytes->size - *place;
+    }
+    if (size == most) return false;
   }
-  return true;
 }
 
-bool find_cells(const Cells& cells) {
-  Reader from{cells.data, cells.size};
-  int64_t found = 0;
-  while (from.at < from.size) {
-    const Header header = read_header(&from);
-    const uint8_t* const data = from.data + from.at;
-    if (!from.ok || header.stored_size < 0) return false;
-    if (from.pass(static_cast<uint64_t>(header.stored_size)) != header.stored_size || !from.ok) return false;
-    if (!find_in_page(cells, header, data, found)) return false;
-    if (cells.checked && header.checksum < 0 && cells.required) return false;
-    if (cells.checked && header.checksum >= 0 && checksum(data, header.stored_size) != header.checksum) return false;
-    found += header.values;
+// Finds the values of a page that begins at `place`. They are its last bytes.
+template <class Bytes>
+bool find_in_page(const Cells& cells, Bytes* bytes, const Header& header, int64_t place, int64_t found) {
+  const int64_t end = place + header.stored_size;
+  int64_t levels = 0;
+  if (header.type != kData && header.type != kDataV2) return false;
+  if (header.encoding != kPlain || header.nulls || header.stored_size != header.size) return false;
+  if (header.values < 0 || header.values > cells.count - found) return false;
+  if (header.type == kDataV2) {
+    if (header.repetition_bytes) return false;
+    levels = header.definition_bytes;
+  } else if (cells.nullable) {
+    const uint8_t* const data = bytes->at(place, kPrefix);
+    if (!data || header.levels_encoding != kRunLengths) return false;
+    levels = static_cast<int64_t>(little(data, kPrefix));
+    place += kPrefix;
   }
-  return found == cells.count;
+  if (levels > end - place) return false;
+  if (cells.nullable) {
+    const uint8_t* const data = bytes->at(place, levels);
+    if (!data || !all_defined({{data, levels}, 1}, header.values)) return false;
+  }
+  place += levels;
+  int64_t* const starts = cells.starts + found;
+  int64_t* const ends = cells.ends + found;
+  for (int64_t value = 0; value < header.values; ++value) {
+    int64_t size = cells.width;
+    if (size < 0) {
+      const uint8_t* const data = kPrefix <= end - place ? bytes->at(place, kPrefix) : nullptr;
+      if (!data) return false;
+      size = static_cast<int64_t>(little(data, kPrefix));
+      place += kPrefix;
+    }
+    if (size > end - place) return false;
+    starts[value] = place;
+    ends[value] = place += size;
+  }
+  return place == end;
+}
+
+// Finds the values of all pages, and checks those in memory. Returns how many pages are left to be checked, or -1.
+template <class Bytes>
+int64_t find_cells(const Cells& cells, Bytes bytes) {
+  int64_t found = 0, pages = 0;
+  for (int64_t place = 0; place < cells.size;) {
+    Header header;
+    if (!read_header_at(&bytes, &place, &header)) return -1;
+    if (!find_in_page(cells, &bytes, header, place, found)) return -1;
+    const int64_t end = place + header.stored_size;
+    if (cells.checked && header.checksum < 0 && cells.required) return -1;
+    if (cells.checked && header.checksum >= 0) {
+      if (cells.data) {
+        if (checksum(cells.data + place, header.stored_size) != header.checksum) return -1;
+      } else {
+        if (pages == cells.capacity) return -1;
+        cells.pages[pages++] = {place, end, header.checksum};
+      }
+    }
+    found += header.values;
+    place = end;
+  }
+  return found == cells.count ? pages : -1;
 }
 
 // A value of a page: its place in the file, and where to copy it.
@@ -142,7 +221,12 @@ extern "C" __attribute__((visibility("default"))) int64_t parquetry_find_cells(c
   const bool read = descriptor >= 0 && read_file(descriptor, cells->begin, cells->size, cells->data);
   if (descriptor >= 0) close(descriptor);
   *status = status_of(path);
-  return read && find_cells(*cells);
+  return read && find_cells(*cells, MemoryBytes{cells->data, cells->size}) >= 0;
+}
+
+// Finds the values of such a chunk in an open file, where they stay. Returns the number of pages with a checksum, or -1.
+extern "C" __attribute__((visibility("default"))) int64_t parquetry_locate_cells(const Cells* cells, int64_t descriptor) {
+  return find_cells(*cells, FileBytes{static_cast<int>(descriptor), cells->begin, cells->size});
 }
 
 // Reads the wanted values of pages, in the order of the file. Sets the checksum of each page; -1 if it cannot be read.

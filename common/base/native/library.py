@@ -41,6 +41,7 @@ _FUNCTIONS = {
     "longest_value": (_NUMBER, _TEXT, _NUMBER),
     "decode_chunks": (None, _POINTER, _NUMBER, _NUMBER, _NUMBER, _TEXT, _POINTER, _POINTER),
     "find_cells": (_NUMBER, _POINTER, _TEXT, _POINTER),
+    "locate_cells": (_NUMBER, _POINTER, _NUMBER),
     "read_pages": (None, _NUMBER, _POINTER, _NUMBER, _POINTER, _POINTER, _NUMBER),
     "checksum": (_NUMBER, _POINTER, _NUMBER, _NUMBER),
     "jpeg_library": (_POINTER, _TEXT),

@@ -46,6 +46,7 @@ CHUNK_FACTS = np.dtype(
 are where the chunk is described in the row group as stored.
 """
 FOOTER_FIELDS = 10
+_EMPTY_PAGES = 16  # how many there may be beside a page for each value
 _GROUP_BYTES = 16  # that a row group may take more than before: its total size may be a larger number
 
 
@@ -229,12 +230,48 @@ def read_cells(
     """
     data = allocate(size)
     places, status = np.empty((2, count), np.int64), np.zeros(len(NO_FILE), np.int64)
-    address = address_of(places)
-    numbers = (address_of(data), begin, len(data), count, -1 if width is None else width, int(nullable))
-    checks = (int(verify != "never"), int(verify == "always"))
-    cells = np.array([*numbers, *checks, address, address + places.strides[0]], np.int64)  # `Cells` in cells.cc
+    cells = _cells(data, begin, size, places, width, nullable, verify)
     is_plain = CORE.parquetry_find_cells(address_of(cells), os.fsencode(path), address_of(status))
     return (places[0], places[1], data) if is_plain else None, FileStatus(*status.tolist())
+
+
+def locate_cells(
+    descriptor: int, begin: int, size: int, count: int, *, width: int | None, nullable: bool, verify: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Finds each value of a column chunk of byte strings that stays in an open file.
+
+    Args:
+        begin, size: where the chunk is in the file, and its number of bytes.
+        count, width, nullable, verify: as in `read_cells`.
+
+    Returns:
+        The offsets in the chunk of each value's first byte and of the byte after its last, and for each page that must
+        match its checksum the offsets of its first byte and of the byte after its last, and the checksum, ``[pages,
+        3]``; int64 each. ``None`` as in `read_cells`, or if a page header or a page's levels take more than 16 KiB.
+    """
+    places, pages = np.empty((2, count), np.int64), np.empty((count + _EMPTY_PAGES, 3), np.int64)
+    cells = _cells(None, begin, size, places, width, nullable, verify, pages)
+    left = int(CORE.parquetry_locate_cells(address_of(cells), descriptor))
+    return (places[0], places[1], pages[:left]) if left >= 0 else None
+
+
+def _cells(
+    data: np.ndarray | None,
+    begin: int,
+    size: int,
+    places: np.ndarray,
+    width: int | None,
+    nullable: bool,
+    verify: str,
+    pages: np.ndarray | None = None,
+) -> np.ndarray:
+    """Returns ``Cells`` in cells.cc, which refers to the memory of the given arrays."""
+    address = address_of(places)
+    numbers = (begin, size, places.shape[1], -1 if width is None else width, int(nullable))
+    checks = (int(verify != "never"), int(verify == "always"))
+    left = (0, 0) if pages is None else (address_of(pages), len(pages))
+    memory = 0 if data is None else address_of(data)
+    return np.array([memory, *numbers, *checks, address, address + places.strides[0], *left], np.int64)
 
 
 class WantedPage(NamedTuple):

@@ -20,8 +20,8 @@ from ...base.memory.arena import block_memory
 from ...base.native.kernels import read_cells
 from ...base.process.dataclass import dataclass
 from ...dataset.row_groups import describe_row_group
-from ...parquet.checksums import Verify, later_check, page_check
-from ...parquet.pages import FileBytes, MemoryBytes, find_values
+from ...parquet.checksums import Verify, page_check
+from ...parquet.pages import MemoryBytes, find_values, locate_values
 from ...plan.selection.rows import RowNumbers
 from ...schema.codecs import TensorCodec
 from ...schema.field import UnischemaField
@@ -115,17 +115,24 @@ class CellReader:
         opened = self._open.open(file)
         if opened is None:
             return None
-        stored = FileBytes(opened.descriptor, chunk.begin, chunk.size_bytes)
-        check = later_check(self._dataset.verify)
-        places = find_values(stored, chunk.values, width=chunk.width, nullable=chunk.nullable, check=check)
-        if places is None:
+        located = locate_values(
+            opened.descriptor,
+            chunk.begin,
+            chunk.size_bytes,
+            chunk.values,
+            width=chunk.width,
+            nullable=chunk.nullable,
+            verify=self._dataset.verify,
+        )
+        if located is None:
             return None
+        starts, ends, stored = located
         pages = None
-        if check is not None and check.pages:
-            keys = page_keys(file.version.key, chunk.begin, [page.begin for page in check.pages])
+        if len(stored.begins):
+            keys = page_keys(file.version.key, chunk.begin, stored.begins)
             where = f"{describe_row_group(self._dataset, row_group)}: expected readable columns ['{field.name}']"
-            pages = UncheckedPages(opened, check.pages, begin=chunk.begin, keys=keys, passed=PASSED_PAGES, place=where)
-        cells = FileCells(places[0] + chunk.begin, places[1] + chunk.begin, opened, pages)
+            pages = UncheckedPages(opened, stored, begin=chunk.begin, keys=keys, passed=PASSED_PAGES, place=where)
+        cells = FileCells(starts + chunk.begin, ends + chunk.begin, opened, pages)
         if rows is not None:
             cells = cells.take(rows)
         cells.expect()

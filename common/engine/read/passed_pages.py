@@ -65,7 +65,7 @@ class PassedPages:
             self.add(key)
 
 
-def page_keys(version: str, chunk: int, begins: Sequence[int]) -> np.ndarray:
+def page_keys(version: str, chunk: int, begins: np.ndarray | Sequence[int]) -> np.ndarray:
     """Returns the key (uint64, never 0) of each page of a column chunk.
 
     Args:
@@ -75,7 +75,7 @@ def page_keys(version: str, chunk: int, begins: Sequence[int]) -> np.ndarray:
     """
     digest = hashlib.blake2b(f"{version}\0{chunk}".encode("utf-8", "surrogateescape"), digest_size=8).digest()
     first = np.frombuffer(digest, np.uint64)
-    return (first + np.array(begins, np.uint64) * _SPREAD) | np.uint64(1)
+    return (first + np.asarray(begins, np.uint64) * _SPREAD) | np.uint64(1)
 
 
 def _rows(keys: Any) -> Any:

@@ -14,7 +14,8 @@ from ...base.errors import DatasetError
 from ...base.memory.arena import SCRATCH
 from ...base.native.kernels import crc32, read_pages
 from ...base.native.parquet import WantedPage
-from ...parquet.checksums import WRONG_CHECKSUMS, StoredPage
+from ...parquet.checksums import WRONG_CHECKSUMS
+from ...parquet.pages import StoredPages
 from .open_file import OpenFile, read_values
 from .passed_pages import PassedPages
 
@@ -35,7 +36,7 @@ class UncheckedPages:
     def __init__(
         self,
         file: OpenFile,
-        pages: Sequence[StoredPage],
+        pages: StoredPages,
         *,
         begin: int,
         keys: np.ndarray,
@@ -43,10 +44,9 @@ class UncheckedPages:
         place: str,
     ) -> None:
         self._file = file
-        self._pages = pages
-        self._begin = begin
-        self._begins = np.array([page.begin for page in pages], np.int64) + begin
-        self._ends = np.array([page.end for page in pages], np.int64) + begin
+        self._begins = pages.begins + begin
+        self._ends = pages.ends + begin
+        self._checksums = pages.checksums
         self._keys = keys
         self._passed = passed
         self._left = set(np.flatnonzero(~passed.contains(keys)).tolist())
@@ -126,11 +126,10 @@ class UncheckedPages:
             self._busy.difference_update(places_of)
 
     def _compare(self, page: int, checksum: int) -> None:
-        stored = self._pages[page]
         self._file.check()
-        if checksum != stored.checksum:
+        if checksum != self._checksums[page]:
             raise DatasetError(
-                f"{self._place}, got: the page at byte {self._begin + stored.begin} does not match the CRC checksum in "
+                f"{self._place}, got: the page at byte {self._begins[page]} does not match the CRC checksum in "
                 f"its header. The file is damaged: write it again. {WRONG_CHECKSUMS}"
             )
         self._passed.add(self._keys[page])

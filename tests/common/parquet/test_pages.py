@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zlib
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquetry.common.base.native.kernels import read_cells
+from parquetry.common.base.native.kernels import locate_cells, read_cells
 from parquetry.common.base.native.library import is_compiled
-from parquetry.common.parquet.pages import FileBytes, MemoryBytes, find_values
+from parquetry.common.parquet import pages
+from parquetry.common.parquet.checksums import Verify
+from parquetry.common.parquet.pages import FileBytes, MemoryBytes, find_values, locate_values
 
 pytestmark = pytest.mark.versions
 
@@ -41,7 +45,7 @@ def find(
     chunk: np.ndarray, count: int, *, width: int | None, nullable: bool, damaged: bool = False
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Returns the locations of values, as found in memory and in a file with other bytes around the chunk, also by the
-    compiled core, which may leave more damaged pages to Arrow.
+    compiled core, which may leave more damaged pages to Arrow, in memory and in the file.
     """
     in_memory = find_values(MemoryBytes(chunk), count, width=width, nullable=nullable)
     with tempfile.NamedTemporaryFile() as file:
@@ -59,15 +63,21 @@ def find(
             nullable=nullable,
             verify="never",
         )
+        located = locate_cells(
+            file.fileno(), len(b"before"), len(chunk), count, width=width, nullable=nullable, verify="never"
+        )
         if is_compiled():
             assert status.st_size == os.fstat(file.fileno()).st_size
             assert by_core is None if in_memory is None else by_core is not None or damaged
+            assert (located is None) == (by_core is None)
     assert (in_memory is None) == (in_file is None)
     if in_memory is not None and in_file is not None:
         np.testing.assert_array_equal(in_memory, in_file)
     if by_core is not None:
         assert by_core[2].tobytes() == chunk.tobytes()
         np.testing.assert_array_equal(in_memory, by_core[:2])
+    if located is not None:
+        np.testing.assert_array_equal(in_memory, located[:2])
     return in_memory
 
 
@@ -162,12 +172,59 @@ def test_definition_levels_of_several_kinds_of_runs_are_read() -> None:
     assert not found(b"")
 
 
+def stored_page(values: list[bytes], checksum: bool, filler: int) -> bytes:
+    """Returns a page of values with their lengths, and a header with ``filler`` bytes in a field that nobody knows."""
+    body = b"".join(len(value).to_bytes(4, "little") + value for value in values)
+    crc = zlib.crc32(body)
+    size, signed = zigzag(len(body)), zigzag(crc if crc < 1 << 31 else crc - (1 << 32))
+    inner = b"\x15" + zigzag(len(values)) + b"\x15" + zigzag(0) + b"\x15" + zigzag(3) + b"\x15" + zigzag(3) + b"\x00"
+    head = b"\x15" + zigzag(0) + b"\x15" + size + b"\x15" + size
+    head += b"\x15" + signed + b"\x1c" if checksum else b"\x2c"
+    return head + inner + b"\x48" + varint(filler) + bytes(filler) + b"\x00" + body
+
+
+@pytest.mark.parametrize("verify", ["written", "always", "never"])
+@pytest.mark.parametrize("filler", [0, 600, 20_000])
+def test_the_pages_of_values_in_a_file_are_those_with_checksums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: Verify, filler: int
+) -> None:
+    cells, path = [[b"first" * 200, b""], [], [b"last" * 9]], tmp_path / "x"
+
+    def located(*checksums: bool) -> tuple[np.ndarray, ...] | None:
+        chunk = b"".join(map(stored_page, cells, checksums, [filler] * len(cells)))
+        path.write_bytes(b"before" + chunk + b"behind" * 99)
+        with path.open("rb") as file:
+            found = locate_values(file.fileno(), 6, len(chunk), 3, width=None, nullable=False, verify=verify)
+        if found is None:
+            return None
+        starts, ends, stored = found
+        whole = np.frombuffer(chunk, np.uint8)
+        assert values_at(whole, (starts, ends)) == [*cells[0], *cells[2]]
+        for begin, end, checksum in zip(*(part.tolist() for part in stored), strict=True):
+            assert zlib.crc32(chunk[begin:end]) == checksum
+        return starts, ends, *stored
+
+    for checksums in product([False, True], repeat=3):
+        by_core = located(*checksums)
+        with monkeypatch.context() as patch:
+            patch.setattr(pages, "locate_cells", lambda *_, **__: None)
+            by_python = located(*checksums)
+        assert (by_core is None) == (by_python is None) == (verify == "always" and not all(checksums))
+        if by_core is not None and by_python is not None:
+            assert len(by_core[2]) == (0 if verify == "never" else sum(checksums))
+            for core, python in zip(by_core, by_python, strict=True):
+                np.testing.assert_array_equal(core, python)
+
+
+def varint(number: int) -> bytes:
+    result = b""
+    while number > 0x7F:
+        result, number = result + bytes([number & 0x7F | 0x80]), number >> 7
+    return result + bytes([number])
+
+
 def zigzag(number: int) -> bytes:
-    value, result = number << 1, b""
-    while value > 0x7F:
-        result += bytes([value & 0x7F | 0x80])
-        value >>= 7
-    return result + bytes([value])
+    return varint((number << 1) ^ (number >> 63))
 
 
 @given(content=st.binary(max_size=200), count=st.integers(0, 5), nullable=st.booleans())

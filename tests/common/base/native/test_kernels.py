@@ -298,6 +298,12 @@ def read_cells(draw: Draw) -> Run:
 
 
 @case
+def locate_cells(draw: Draw) -> Run:
+    arguments = (-1, draw(st.integers(0, 9)), draw(st.integers(1, 99)), draw(st.integers(1, 9)))
+    return lambda function: function(*arguments, width=None, nullable=False, verify="auto")
+
+
+@case
 def read_pages(draw: Draw) -> Run:
     begins = draw(st.lists(st.integers(0, 99), max_size=4))
     pages = [parquet.WantedPage(begin, begin + 9, [(begin, memoryview(bytearray(4)))]) for begin in begins]

@@ -19,7 +19,7 @@ from parquetry.common.engine.read import unchecked_pages
 from parquetry.common.engine.read.open_file import OpenFile
 from parquetry.common.engine.read.passed_pages import PassedPages, page_keys
 from parquetry.common.engine.read.unchecked_pages import UncheckedPages
-from parquetry.common.parquet.checksums import StoredPage
+from parquetry.common.parquet.pages import StoredPages
 from parquetry.common.storage.file_versions import local_version
 
 CHUNK = 7  # where the chunk begins in the file
@@ -31,7 +31,7 @@ class Written:
     def __init__(self, path: Path, pages: list[tuple[list[tuple[int, int]], bool]], broken: set[int]) -> None:
         random = np.random.default_rng(len(pages))
         content = bytearray(random.bytes(CHUNK))
-        self.stored: list[StoredPage] = []
+        stored: list[tuple[int, int, int]] = []
         self.values: list[tuple[int, bytes, int]] = []  # offset, value, page
         self.broken = {page for page in broken if page < len(pages) and pages[page][1] and pages[page][0]}
         for number, (values, has_checksum) in enumerate(pages):
@@ -44,13 +44,14 @@ class Written:
             content += random.bytes(len(values) % 2)  # the last value may end with its page
             checksum = zlib.crc32(content[begin:]) ^ (number in self.broken)
             if has_checksum:
-                self.stored.append(StoredPage(begin - CHUNK, len(content) - CHUNK, checksum))
+                stored.append((begin - CHUNK, len(content) - CHUNK, checksum))
+        self.stored = StoredPages(*np.array(stored, np.int64).reshape(-1, 3).T)
         path.write_bytes(content)
         self.file = OpenFile(local_version("local", str(path), path.stat()))
         self.passed = PassedPages()
 
     def unchecked(self) -> UncheckedPages:
-        keys = page_keys("x", CHUNK, [page.begin for page in self.stored])
+        keys = page_keys("x", CHUNK, self.stored.begins)
         return UncheckedPages(self.file, self.stored, begin=CHUNK, keys=keys, passed=self.passed, place="here")
 
 
@@ -74,7 +75,7 @@ def test_values_are_read_in_any_order_and_damaged_pages_never_pass(
 ) -> None:
     written = Written(tmp_path_factory.mktemp("pages") / "x", pages, broken)
     unchecked = written.unchecked()
-    if not written.values or not written.stored:
+    if not written.values or not len(written.stored.begins):
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unchecked_pages, "_PIECE_BYTES", piece)
@@ -107,7 +108,7 @@ def test_pages_that_passed_are_not_read_again(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "preadv", preadv)
     starts = np.array([start for start, _, _ in written.values], np.int64)
     places = [memoryview(bytearray(30)) for _ in starts]
-    values, whole = 30 * len(places), sum(page.end - page.begin for page in written.stored)
+    values, whole = 30 * len(places), int((written.stored.ends - written.stored.begins).sum())
     written.unchecked().read(starts, places)
     assert sum(read) >= values + whole
     read.clear()
@@ -121,7 +122,7 @@ def test_pages_that_passed_are_not_read_again(tmp_path: Path, monkeypatch: pytes
 def test_an_empty_value_at_the_end_of_a_damaged_page_is_not_delivered(tmp_path: Path) -> None:
     written = Written(tmp_path / "x", [([(30, 4), (0, 4)], True), ([(30, 4)], True)], {0})
     start, _, page = written.values[1]
-    assert (start, page) == (CHUNK + written.stored[0].end, 0)
+    assert (start, page) == (CHUNK + written.stored.ends[0], 0)
     with pytest.raises(DatasetError, match=r"here, got: the page at byte .* CRC checksum"):
         written.unchecked().read(np.array([start]), [memoryview(bytearray())])
 
