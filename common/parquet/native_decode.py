@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Protocol, TypeAlias, TypedDict
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -46,78 +46,14 @@ _MOST_CHUNK_BYTES = 16 << 20
 _MOST_PAGE_BYTES = 4 << 20
 _MOST_RATIO = 64  # of decoded to stored bytes; nothing is allocated because a footer claims more
 _LEAST_BYTES = 1 << 20  # which are always allocated
-_COLUMN_BYTES = 800  # about what Python takes for a column of a row group
+_TOO_MUCH = 1 << 40  # of anything in a chunk
+_COLUMN_BYTES = 300  # about what Python takes for a column of a row group
 MOST_KEPT_BYTES = _COLUMN_BYTES << 16
 _MOST_ORDERED_BYTES = 8 << 20
 """Larger columns are not put in order as they are decoded: each thread that fetches keeps memory for one of them."""
 _BYTES = np.dtype(np.uint8)
 _WIDE_BYTES = 8  # of an offset
 _ADDRESSES = ("target", "offsets", "validity")
-_VALUE_BYTES, _OFFSETS = (CHUNK.names.index(name) for name in ("value_bytes", "offset_bytes"))  # type: ignore[union-attr]
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A column that may be read.
-
-    Attributes:
-        begin, end: where its chunk lies in the file.
-        chunk: a value of dtype `CHUNK`, without addresses.
-        dtype: of its numbers; ``None`` for text, bytes and lists.
-        page_bytes: the size of its largest page, at most.
-        dictionary_bytes: what its dictionary takes in memory, at most.
-        most_bytes: what its values may take in memory.
-    """
-
-    name: str
-    type: pa.DataType
-    begin: int
-    end: int
-    chunk: tuple[int, ...]
-    dtype: np.dtype[Any] | None
-    page_bytes: int
-    dictionary_bytes: int
-    most_bytes: int
-
-    def values(
-        self,
-        rows: int,
-        block: np.ndarray,
-        begins: Sequence[int],
-        found: int,
-        nulls: int,
-        longer: np.ndarray | None = None,
-    ) -> Values:
-        """Returns the values.
-
-        Args:
-            block, begins: their memory, and where values, offsets and validity begin there.
-            found: how many numbers, or bytes of strings, there are.
-            longer: memory for the values, if that in ``block`` was too small.
-        """
-        begin, offsets, validity = begins
-        if self.dtype is not None and not nulls:
-            return np.frombuffer(block, self.dtype, rows, begin)
-        size = found * self.value_bytes
-        values = pa.py_buffer(block[begin : begin + size] if longer is None else longer)
-        valid = pa.py_buffer(block[validity : validity + -(-rows // 8)]) if nulls else None
-        if self.dtype is not None:
-            return pa.Array.from_buffers(self.type, rows, [valid, values], nulls)
-        ends = pa.py_buffer(block[offsets : offsets + self.offset_bytes * (rows + 1)])
-        if not self.type.num_fields:
-            return pa.Array.from_buffers(self.type, rows, [valid, ends, values], nulls)
-        inside = pa.Array.from_buffers(self.type.value_type, found, [None, values], 0)
-        return pa.Array.from_buffers(self.type, rows, [None, ends], 0, 0, [inside])
-
-    @property
-    def value_bytes(self) -> int:
-        """The size of a number; 1 for strings."""
-        return self.chunk[_VALUE_BYTES]
-
-    @property
-    def offset_bytes(self) -> int:
-        """The size of an offset of a string or list; 0 for numbers."""
-        return self.chunk[_OFFSETS]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,6 +110,7 @@ class CoreColumns:
     Numbers have their own memory, because they are kept for a shorter time than the other columns.
 
     Args:
+        described: their chunks, in one row group.
         ordered: columns to put in the order of items, if they hold small numbers.
 
     Attributes:
@@ -183,43 +120,45 @@ class CoreColumns:
         needed_bytes: the memory that the others take, unless long text repeats.
     """
 
-    def __init__(self, columns: Sequence[_Column], rows: int, ordered: Container[str] = ()) -> None:
-        self.columns = columns
+    def __init__(
+        self, kinds: Sequence[ColumnKind], described: _Chunks, rows: int, ordered: Container[str] = ()
+    ) -> None:
+        self.columns = columns = [kinds[number] for number in described.column.tolist()]
         self.rows = rows
-        self._chunks = chunks = np.array([column.chunk for column in columns], CHUNK)
+        self._chunks = chunks = described.chunks
         self.ordered: list[tuple[str, np.dtype[Any]]] = []
         self._ordered: list[int] = []
         self._column_bytes = 0
         for place, column in enumerate(columns if ordered else ()):
-            if column.name in ordered and column.dtype is not None and column.value_bytes * rows <= _MOST_ORDERED_BYTES:
+            if column.name in ordered and column.dtype is not None and column.width * rows <= _MOST_ORDERED_BYTES:
                 self.ordered.append((column.name, column.dtype))
                 self._ordered.append(place)
-                self._column_bytes = max(self._column_bytes, column.value_bytes * rows)
+                self._column_bytes = max(self._column_bytes, column.width * rows)
         chunks["in_order"][self._ordered] = 1
         may_be_null = (chunks["definition"] > 0) & (chunks["empty"] < 0)
+        rows = rows if columns else 0  # a footer may claim any number
         sizes = np.empty((len(chunks), 3), np.int64)
         sizes[:, 0] = chunks["capacity"] * chunks["value_bytes"] * (chunks["in_order"] == 0)
         sizes[:, 1] = chunks["offset_bytes"] * (rows + 1)
         sizes[:, 2] = may_be_null * (-(-rows // 8))
         room = -(-sizes // ALIGNMENT) * ALIGNMENT
-        kinds, places = sizes[:, 1] > 0, np.empty_like(sizes)
+        has_offsets, places = sizes[:, 1] > 0, np.empty_like(sizes)
         self._parts: list[tuple[np.ndarray, int]] = []
         self._part_of: list[int] = [0] * len(columns)
-        for kind in set(kinds.tolist()):
-            members = np.flatnonzero(kinds == kind)
+        for apart in set(has_offsets.tolist()):
+            members = np.flatnonzero(has_offsets == apart)
             ends = np.cumsum(room[members].reshape(-1))
             places[members] = ends.reshape(-1, 3) - room[members]
             for number in members.tolist():
                 self._part_of[number] = len(self._parts)
-            self._parts.append(((kinds == kind).astype(np.int64), int(ends[-1])))
+            self._parts.append(((has_offsets == apart).astype(np.int64), int(ends[-1])))
         for number, name in enumerate(_ADDRESSES):
             chunks[name] = places[:, number]  # to which the address of the memory is added
         chunks["found"] = -1
         self._places = places
         self._numbers = [(column.dtype, begin) for column, (begin, _, _), _ in self._described() if column.dtype]
-        self._chunk_bytes = max((column.end - column.begin for column in columns), default=0)
-        self._page_bytes = max((column.page_bytes for column in columns), default=0)
-        self._dictionary_bytes = max((column.dictionary_bytes for column in columns), default=0)
+        self._chunk_bytes = int(chunks["size"].max(initial=0))
+        self._page_bytes, self._dictionary_bytes = described.scratch_bytes()
         self.needed_bytes = sum(size for _, size in self._parts)
 
     def read(
@@ -264,7 +203,7 @@ class CoreColumns:
             status = decode_chunks(some, self.rows, checked=checked, **memory, **place)
             for number in np.flatnonzero(some["found"] > some["capacity"]).tolist():  # long text in a dictionary
                 chunk, size = some[number : number + 1], int(some["found"][number])
-                if size > min(self.columns[first + number].most_bytes, room):
+                if size > min(_most_bytes(int(chunk["size"][0])), room):
                     chunk["found"] = -1
                     continue
                 room -= size
@@ -300,11 +239,11 @@ class CoreColumns:
             return [np.frombuffer(blocks[0], dtype, rows, begin) for dtype, begin in self._numbers]
         described = zip(self._described(), found.tolist(), nulls.tolist(), strict=True)
         return [
-            None if some < 0 else column.values(rows, blocks[part], begins, some, empty, longer.get(number))
+            None if some < 0 else _values_of(column, rows, blocks[part], begins, some, empty, longer.get(number))
             for number, ((column, begins, part), some, empty) in enumerate(described)
         ]
 
-    def _described(self) -> Iterator[tuple[_Column, list[int], int]]:
+    def _described(self) -> Iterator[tuple[ColumnKind, list[int], int]]:
         """Iterates over the columns, with where they begin in their memory, and which memory that is."""
         return zip(self.columns, self._places.tolist(), self._part_of, strict=True)
 
@@ -330,8 +269,8 @@ class CoreColumns:
             chunk = SCRATCH.array("chunk", (self._chunk_bytes + SLACK,), _BYTES)
             yield 0, len(self.columns), {"path": source, "chunk": chunk}
             return
-        for first, last in _read_together(self.columns):
-            begin, end = self.columns[first].begin, self.columns[last - 1].end
+        for first, last in _read_together(chunks):
+            begin, end = int(chunks["begin"][first]), int(chunks["begin"][last - 1] + chunks["size"][last - 1])
             data = SCRATCH.array("chunk", (end - begin + SLACK,), _BYTES)
             source.seek(begin)
             if source.readinto(memoryview(data)[: end - begin]) != end - begin:  # type: ignore[arg-type]  # a buffer
@@ -384,16 +323,47 @@ def read_by_core(
     }
 
 
-def _read_together(columns: Sequence[_Column]) -> list[tuple[int, int]]:
+def _read_together(chunks: np.ndarray) -> list[tuple[int, int]]:
     """Returns which chunks to read together: the numbers of the first, and of the one after the last."""
     runs: list[tuple[int, int]] = []
+    begins, ends = chunks["begin"].tolist(), (chunks["begin"] + chunks["size"]).tolist()
     first = 0
-    for number, column in enumerate(columns):
-        follows = number > first and column.begin == columns[number - 1].end
-        if number > first and (not follows or column.end - columns[first].begin > _READ_BYTES):
+    for number in range(1, len(chunks)):
+        if begins[number] != ends[number - 1] or ends[number] - begins[first] > _READ_BYTES:
             runs.append((first, number))
             first = number
-    return [*runs, (first, len(columns))]
+    return [*runs, (first, len(chunks))]
+
+
+def _values_of(
+    kind: ColumnKind,
+    rows: int,
+    block: np.ndarray,
+    begins: Sequence[int],
+    found: int,
+    nulls: int,
+    longer: np.ndarray | None = None,
+) -> Values:
+    """Returns the values of a decoded column.
+
+    Args:
+        block, begins: their memory, and where values, offsets and validity begin there.
+        found: how many numbers, or bytes of strings, there are.
+        longer: memory for the values, if that in ``block`` was too small.
+    """
+    begin, offsets, validity = begins
+    if kind.dtype is not None and not nulls:
+        return np.frombuffer(block, kind.dtype, rows, begin)
+    size = found * kind.width
+    values = pa.py_buffer(block[begin : begin + size] if longer is None else longer)
+    valid = pa.py_buffer(block[validity : validity + -(-rows // 8)]) if nulls else None
+    if kind.dtype is not None:
+        return pa.Array.from_buffers(kind.type, rows, [valid, values], nulls)
+    ends = pa.py_buffer(block[offsets : offsets + kind.offset_bytes * (rows + 1)])
+    if not kind.type.num_fields:
+        return pa.Array.from_buffers(kind.type, rows, [valid, ends, values], nulls)
+    inside = pa.Array.from_buffers(kind.type.value_type, found, [None, values], 0)
+    return pa.Array.from_buffers(kind.type, rows, [None, ends], 0, 0, [inside])
 
 
 def core_columns(
@@ -422,10 +392,8 @@ def core_columns(
     described = describe()
     rows = described.rows
     here = described.columns.kinds(names, kinds, kinds_key) if _COMPRESSIONS else ()
-    facts = described.facts[[kind.leaf for kind in here]].tolist() if here else ()
-    possible = [_column(kind, fact, rows) for kind, fact in zip(here, facts, strict=True)]
-    columns = sorted((column for column in possible if column is not None), key=lambda column: column.begin)
-    made = CoreColumns(columns, rows, ordered)
+    chunks = _chunks_of([described] if here else [], here)
+    made = CoreColumns(here, chunks, rows, ordered)
     kept_columns.keep((key, names, ordered), made)
     return made
 
@@ -460,9 +428,9 @@ def read_numbers(
     nothing: list[dict[str, np.ndarray]] = [{} for _ in described]
     if not numbers:
         return nothing, NO_FILE
-    facts = facts_of(described, [kind.leaf for kind in numbers])
     rows = np.array([each.rows for each in described], np.int64)
-    chunks = _number_chunks(facts, numbers, rows)
+    each = _chunks_of(described, numbers)
+    chunks = each.chunks
     bit_bytes = np.where(chunks["definition"] > 0, -(-chunks["capacity"] // 8), 0)
     row_bytes = np.array([kind.width for kind in numbers])
     begins = np.zeros(len(numbers) + 1, np.int64)  # the numbers of a column follow each other
@@ -471,15 +439,13 @@ def read_numbers(
         return nothing, NO_FILE
     before = np.concatenate([[0], np.cumsum(rows)])
     block = block_memory(int(begins[-1] + bit_bytes.sum()))
-    group, column = np.divmod(chunks["found"], len(numbers))
-    chunks["target"] = address_of(block) + begins[column] + before[group] * row_bytes[column]
+    chunks["target"] = address_of(block) + begins[each.column] + before[each.row_group] * row_bytes[each.column]
     chunks["validity"] = address_of(block) + begins[-1] + np.cumsum(bit_bytes) - bit_bytes
     block.flags.writeable = False
-    places, status = chunks["found"].copy(), NO_FILE
-    page_bytes = int(max(facts["unpacked_bytes"].max(), 0))
+    status, (page_bytes, dictionary_bytes) = NO_FILE, each.scratch_bytes()
     memory = {
-        "page": SCRATCH.array("page", (min(page_bytes, _MOST_PAGE_BYTES) + SLACK,), _BYTES),
-        "dictionary": SCRATCH.array("dictionary", (min(page_bytes, _MOST_PAGE_BYTES),), _BYTES),
+        "page": SCRATCH.array("page", (page_bytes + SLACK,), _BYTES),
+        "dictionary": SCRATCH.array("dictionary", (dictionary_bytes,), _BYTES),
         "chunk": SCRATCH.array("chunk", (int(chunks["size"].max()) + SLACK,), _BYTES),
     }
     values = nothing
@@ -487,44 +453,74 @@ def read_numbers(
         own = chunks["capacity"] == count
         some = chunks[own]
         status = decode_chunks(some, count, checked=checked, path=path, **memory)
-        sound = places[own][(some["found"] == count) & (some["nulls"] == 0)]
+        sound = (some["found"] == count) & (some["nulls"] == 0)
+        columns, groups = each.column[own][sound], each.row_group[own][sound]
         for number, kind in enumerate(numbers):
             whole = np.frombuffer(block, kind.dtype, int(before[-1]), int(begins[number]))
-            for place in (sound[sound % len(numbers) == number] // len(numbers)).tolist():
-                values[place][kind.name] = whole[before[place] : before[place + 1]]
+            for group in groups[columns == number].tolist():
+                values[group][kind.name] = whole[before[group] : before[group + 1]]
     return values, status
 
 
-def _number_chunks(facts: np.ndarray, kinds: Sequence[ColumnKind], rows: np.ndarray) -> np.ndarray:
-    """Returns the chunks of columns of numbers that the core may read, in the order of the file: `_column` for many.
+class _Chunks(NamedTuple):
+    """Chunks of row groups of a file that the core may read, in the order of the file.
 
-    Args:
-        facts: the `CHUNK_FACTS` of each column in each row group, ``[row groups, columns]``.
-        rows: those of each row group.
-
-    Returns:
-        Values of dtype `CHUNK` without addresses. ``found`` is their place in the flattened ``facts``.
+    Attributes:
+        chunks: of dtype `CHUNK`, without addresses.
+        unpacked_bytes: the size of each without compression; int64.
+        row_group, column: the index of the row group and of the column of each; int64.
     """
+
+    chunks: np.ndarray
+    unpacked_bytes: np.ndarray
+    row_group: np.ndarray
+    column: np.ndarray
+
+    def scratch_bytes(self) -> tuple[int, int]:
+        """Returns the sizes of the largest page and of the largest dictionary in memory, at most."""
+        pages = np.minimum(self.unpacked_bytes, _MOST_PAGE_BYTES)
+        dictionaries = pages * np.where(self.chunks["stored_bytes"] > 0, 1, 1 + ENTRY_BYTES // _PREFIX)
+        return int(pages.max(initial=0)), int(dictionaries.max(initial=0))
+
+
+def _chunks_of(described: Sequence[DescribedGroup], kinds: Sequence[ColumnKind]) -> _Chunks:
+    """Returns those of the columns that the core may read in each of several row groups of a file."""
+    if not described:
+        return _Chunks(np.zeros(0, CHUNK), *np.zeros((3, 0), np.int64))
+    facts = facts_of(described, [kind.leaf for kind in kinds])
     chunks = np.zeros(facts.shape, CHUNK)
-    dictionary, size = facts["dictionary_page"], facts["stored_bytes"]
-    begin = np.where(dictionary > 0, np.minimum(dictionary, facts["data_page"]), facts["data_page"])
+    for name, of_kind in (
+        *(("stored_bytes", "stored"), ("value_bytes", "width"), ("definition", "definition")),
+        *(("empty", "empty"), ("offset_bytes", "offset_bytes")),
+    ):
+        chunks[name] = [getattr(kind, of_kind) for kind in kinds]
+    # Numbers of footers may be wrong: larger ones would overflow.
+    names = ("values", "unpacked_bytes", "stored_bytes")
+    values, unpacked, size = (np.minimum(facts[name], _TOO_MUCH) for name in names)
+    rows = np.array([[min(each.rows, _TOO_MUCH)] for each in described], np.int64)
+    begin, dictionary = facts["data_page"], facts["dictionary_page"]
     codes = np.full(facts.shape, -1, np.int64)
     for codec, code in _COMPRESSIONS.items():
         if code != _ZSTD or has_zstd():
             codes[facts["codec"] == codec] = code
-    chunks["stored_bytes"], chunks["value_bytes"] = [kind.stored for kind in kinds], [kind.width for kind in kinds]
-    chunks["definition"], chunks["empty"] = [kind.definition for kind in kinds], -1
-    chunks["begin"], chunks["size"], chunks["compressed"] = begin, size, codes
-    chunks["capacity"] = rows[:, None]
-    chunks["found"] = np.arange(facts.size).reshape(facts.shape)
-    needed, most = chunks["capacity"] * chunks["stored_bytes"], np.maximum(_MOST_RATIO * size, _LEAST_BYTES)
-    unpacked = facts["unpacked_bytes"]
-    possible = (facts["encodings"] & ~_ENCODINGS == 0) & (codes >= 0) & (facts["values"] == rows[:, None])
-    possible &= (np.minimum(begin, unpacked) >= 0) & (size > 0) & (size <= _MOST_CHUNK_BYTES)
-    possible &= np.maximum(needed, unpacked) <= most
-    possible &= rows[:, None] > 0
-    flat: np.ndarray = chunks[possible]
-    return flat.take(np.argsort(flat["begin"], kind="stable"))
+    lists, stored = chunks["empty"] >= 0, chunks["stored_bytes"]
+    text_bytes = unpacked + np.where(dictionary >= 0, _SHORT_TEXT * rows, 0)
+    capacity = np.where(stored == 0, text_bytes, np.where(lists, values, rows))
+    chunks["begin"] = np.where(dictionary > 0, np.minimum(begin, dictionary), begin)
+    chunks["size"], chunks["compressed"], chunks["capacity"] = size, codes, capacity
+    needed = np.maximum(np.maximum(capacity * np.maximum(stored, 1), chunks["offset_bytes"] * rows), unpacked)
+    possible = (facts["encodings"] & ~_ENCODINGS == 0) & (codes >= 0) & (lists | (values == rows))
+    possible &= (np.minimum(chunks["begin"], unpacked) >= 0) & (capacity >= 0)
+    possible &= (size > 0) & (size <= _MOST_CHUNK_BYTES) & (needed <= _most_bytes(size))
+    groups, columns = np.nonzero(possible)
+    order = np.argsort(chunks["begin"][groups, columns], kind="stable")
+    groups, columns = groups[order], columns[order]
+    return _Chunks(chunks[groups, columns], unpacked[groups, columns], groups, columns)
+
+
+def _most_bytes(size: Any) -> Any:
+    """Returns what the values of chunks may take in memory, by their bytes in the file."""
+    return np.maximum(_MOST_RATIO * size, _LEAST_BYTES)
 
 
 def leaves_of(footer: pq.FileMetaData, arrow: pa.Schema) -> Leaves:
@@ -614,43 +610,4 @@ def column_kind(
         stored=stored,
         width=width,
         offset_bytes=offset_bytes,
-    )
-
-
-def _column(kind: ColumnKind, facts: Sequence[int], rows: int) -> _Column | None:
-    """Returns how to read a column of a row group, or ``None`` if only Arrow can.
-
-    Args:
-        facts: its `CHUNK_FACTS`.
-    """
-    _, _, encodings, codec, values, unpacked, size, begin, dictionary, *_ = facts
-    compressed = _COMPRESSIONS.get(codec)
-    if encodings & ~_ENCODINGS or compressed is None or (compressed == _ZSTD and not has_zstd()):
-        return None
-    has_dictionary = dictionary >= 0
-    if dictionary > 0:
-        begin = min(begin, dictionary)
-    lists, stored, offset_bytes = kind.empty >= 0, kind.stored, kind.offset_bytes
-    if stored:
-        count = values if lists else rows
-        needed = count * stored
-    else:
-        count = needed = unpacked + (_SHORT_TEXT * rows if has_dictionary else 0)
-    most = max(_MOST_RATIO * size, _LEAST_BYTES)
-    if min(begin, size - 1, count, unpacked) < 0 or max(needed, unpacked, offset_bytes * rows) > most:
-        return None
-    if size > _MOST_CHUNK_BYTES or not (lists or values == rows):
-        return None
-    page_bytes = min(unpacked, _MOST_PAGE_BYTES)
-    levels = kind.definition, kind.empty
-    return _Column(
-        name=kind.name,
-        type=kind.type,
-        begin=begin,
-        end=begin + size,
-        chunk=(0, begin, size, stored, kind.width, compressed, *levels, 0, count, 0, offset_bytes, 0, 0, 0, 0),
-        dtype=kind.dtype,
-        page_bytes=page_bytes,
-        dictionary_bytes=page_bytes if stored else page_bytes * (1 + ENTRY_BYTES // _PREFIX),
-        most_bytes=most,
     )

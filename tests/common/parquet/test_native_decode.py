@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,16 @@ from oracle import examples
 
 from parquetry.common import Pipeline
 from parquetry.common.base.native.library import is_compiled
+from parquetry.common.base.native.parquet import CHUNK_FACTS
 from parquetry.common.dataset.dataset import StoredDataset
-from parquetry.common.parquet.native_decode import CoreColumns, core_compressions, read_by_core
+from parquetry.common.parquet.native_decode import (
+    ColumnKind,
+    CoreColumns,
+    DescribedGroup,
+    core_columns,
+    core_compressions,
+    read_by_core,
+)
 
 pytestmark = [
     pytest.mark.versions,
@@ -160,3 +169,56 @@ def test_files_of_parquet_mr_are_read_apart(version: str) -> None:
     assert len(found) > 3
     for name, values in found.items():
         assert values.equals(reader.read_row_group(0, columns=[name]).column(name).combine_chunks()), name
+
+
+KINDS = {
+    "number": {"dtype": np.dtype("i8"), "definition": 1, "empty": -1, "stored": 8, "width": 8, "offset_bytes": 0},
+    "text": {"dtype": None, "definition": 1, "empty": -1, "stored": 0, "width": 1, "offset_bytes": 8},
+    "list": {"dtype": None, "definition": 2, "empty": 1, "stored": 4, "width": 4, "offset_bytes": 4},
+}
+KEYS = count()
+EXTREMES = [-(1 << 63), -1, 0, 1, 4, 5, 900, 1 << 14, 1 << 24, 1 << 31, 1 << 41, 1 << 60, (1 << 63) - 1]
+
+
+def may_be_read(kind: str, facts: dict[str, int], rows: int) -> bool:
+    """Whether nothing speaks against a chunk: its claims fit together, and are not too large for its bytes."""
+    size, unpacked, values = facts["stored_bytes"], facts["unpacked_bytes"], facts["values"]
+    begin = min(facts["data_page"], facts["dictionary_page"] if facts["dictionary_page"] > 0 else facts["data_page"])
+    count = {"number": rows, "list": values}.get(kind, unpacked + 8 * rows * (facts["dictionary_page"] >= 0))
+    needed = count * int(KINDS[kind]["stored"] or 1), unpacked, int(KINDS[kind]["offset_bytes"]) * rows
+    fits = 0 < size <= 16 << 20 and max(needed) <= max(64 * size, 1 << 20)
+    known = facts["codec"] in (0, 1) and facts["encodings"] in (1, 9)
+    return known and fits and min(begin, count, unpacked) >= 0 and (kind == "list" or values == rows)
+
+
+@examples(300)
+@given(data=st.data())
+def test_a_footer_with_any_numbers_gives_only_chunks_that_may_be_read(data: st.DataObject) -> None:
+    rows = data.draw(st.sampled_from([each for each in EXTREMES if each >= 0]))
+    numbers = st.sampled_from([*EXTREMES, rows])
+    facts = np.zeros(len(KINDS), CHUNK_FACTS)
+    for number in range(len(KINDS)):
+        for name in ("values", "unpacked_bytes", "stored_bytes", "data_page", "dictionary_page"):
+            facts[name][number] = data.draw(numbers)
+        facts["codec"][number] = data.draw(st.sampled_from([0, 1, 1, 2, -1]))
+        facts["encodings"][number] = data.draw(st.sampled_from([1, 9, 9, 33, -1]))
+    kinds = [ColumnKind(name=name, leaf=leaf, type=pa.int8(), **of) for leaf, (name, of) in enumerate(KINDS.items())]  # type: ignore[arg-type]
+
+    class Group:
+        @property
+        def columns(self) -> Group:
+            return self
+
+        def kinds(self, *_: Any) -> list[ColumnKind]:
+            return kinds
+
+        def __init__(self) -> None:
+            self.rows, self.facts = rows, facts
+
+    group: DescribedGroup = Group()
+    columns = core_columns(lambda: group, tuple(KINDS), f"any {next(KEYS)}")
+    names = facts.dtype.names or ()
+    claims = {kind: dict(zip(names, facts[number].tolist(), strict=True)) for number, kind in enumerate(KINDS)}
+    assert {column.name for column in columns.columns} == {
+        kind for kind in KINDS if may_be_read(kind, claims[kind], rows)
+    }
