@@ -8,26 +8,21 @@ codes of a dictionary. A column whose bytes are not as expected is left to Arrow
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ..base.memory.arena import ALIGNMENT, SCRATCH, block_memory
-from ..base.memory.arrow_views import as_arrow, is_number, number_dtype
+from ..base.memory.arrow_views import as_arrow
 from ..base.memory.lru_cache import LRUCache
 from ..base.native.kernels import CHUNK_COMPRESSIONS, decode_chunks
 from ..base.native.library import address_of, has_zstd
 from ..base.native.parquet import CHUNK, CHUNK_FACTS, ENTRY_BYTES, NO_FILE, SLACK, FileStatus
 from ..base.process.dataclass import dataclass
-from .nested import has_extensions, wide
+from .file_columns import ColumnKind, FileColumns
 
-_STORED_BYTES = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
-_OFFSET_BYTES = {pa.string().id: 4, pa.binary().id: 4, pa.large_string().id: 8, pa.large_binary().id: 8}
 _ENCODINGS = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 8
 """The encodings that chunks may name, a bit for each: PLAIN, PLAIN_DICTIONARY, RLE, BIT_PACKED and RLE_DICTIONARY of
 parquet.thrift. Many writers name BIT_PACKED for levels that flat columns do not have.
@@ -52,7 +47,6 @@ MOST_KEPT_BYTES = _COLUMN_BYTES << 16
 _MOST_ORDERED_BYTES = 8 << 20
 """Larger columns are not put in order as they are decoded: each thread that fetches keeps memory for one of them."""
 _BYTES = np.dtype(np.uint8)
-_WIDE_BYTES = 8  # of an offset
 _ADDRESSES = ("target", "offsets", "validity")
 
 
@@ -74,20 +68,11 @@ class OrderedNumbers:
         return self.rows
 
 
-class DescribedColumns(Protocol):
-    """The columns of a footer; `file_columns.FileColumns` is one."""
-
-    def kinds(
-        self, names: tuple[str, ...], types: Sequence[pa.DataType] | None, types_key: str
-    ) -> Sequence[ColumnKind]:
-        """Returns those of the columns that the core may read."""
-
-
 class DescribedGroup(Protocol):
     """What a footer says about a row group; `group_footers.GroupFooter` is one."""
 
     @property
-    def columns(self) -> DescribedColumns:
+    def columns(self) -> FileColumns:
         """The columns that it describes."""
 
     @property
@@ -99,7 +84,6 @@ class DescribedGroup(Protocol):
         """The `CHUNK_FACTS` of each column."""
 
 
-Leaves = Mapping[str, tuple[int, pa.Field]]
 Values: TypeAlias = np.ndarray | pa.Array | OrderedNumbers
 """Decoded values: a numpy array for numbers without nulls, or an Arrow array, unless they are put in order."""
 
@@ -371,8 +355,8 @@ def core_columns(
     names: tuple[str, ...],
     key: str,
     *,
-    kinds: Sequence[pa.DataType] | None = None,
-    kinds_key: str = "",
+    types: Sequence[pa.DataType] | None = None,
+    types_key: str = "",
     ordered: frozenset[str] = frozenset(),
 ) -> CoreColumns:
     """Returns the columns of a row group that the core may read: none if it is not compiled.
@@ -380,18 +364,16 @@ def core_columns(
     Args:
         describe: returns what the footer says about the row group.
         key: names the version of the file, and the row group.
-        kinds: the type that each column must have after its offsets are widened to 64 bits. ``None`` allows columns of
-            any type, and keeps their offsets.
-        kinds_key: names these types.
+        types, types_key: see `FileColumns.kinds`.
         ordered: see `CoreColumns`.
     """
-    key = f"{key}\0{kinds_key}"
+    key = f"{key}\0{types_key}"
     known = kept_columns.get((key, names, ordered))
     if known is not None:
         return known
     described = describe()
     rows = described.rows
-    here = described.columns.kinds(names, kinds, kinds_key) if _COMPRESSIONS else ()
+    here = described.columns.kinds(names, types, types_key) if _COMPRESSIONS else ()
     chunks = _chunks_of([described] if here else [], here)
     made = CoreColumns(here, chunks, rows, ordered)
     kept_columns.keep((key, names, ordered), made)
@@ -521,93 +503,3 @@ def _chunks_of(described: Sequence[DescribedGroup], kinds: Sequence[ColumnKind])
 def _most_bytes(size: Any) -> Any:
     """Returns what the values of chunks may take in memory, by their bytes in the file."""
     return np.maximum(_MOST_RATIO * size, _LEAST_BYTES)
-
-
-def leaves_of(footer: pq.FileMetaData, arrow: pa.Schema) -> Leaves:
-    """Returns the columns of a file that consist of a single leaf: its number, and the field, by name.
-
-    Leaves out names that contain a dot or occur twice, and extension types, because these depend on what this process
-    has registered so far.
-
-    Args:
-        arrow: the Arrow schema of the file.
-    """
-    counts = [_leaf_count(kind) for kind in arrow.types]
-    if sum(counts) != footer.num_columns:
-        return {}
-    times = Counter(arrow.names)
-    columns = zip(arrow, counts, accumulate(counts), strict=True)
-    plain = ((field, end - 1) for field, count, end in columns if count == 1 and times[field.name] == 1)
-    return {field.name: (leaf, field) for field, leaf in plain if "." not in field.name and not has_extensions(field)}
-
-
-def _leaf_count(kind: pa.DataType) -> int:
-    if isinstance(kind, pa.ExtensionType):
-        kind = kind.storage_type
-    if not kind.num_fields:
-        return 1
-    return sum(_leaf_count(kind.field(number).type) for number in range(kind.num_fields))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnKind:
-    """What the schema of a file says about a column that the core may read.
-
-    Attributes:
-        leaf: its number in the footer.
-        dtype: of its numbers; ``None`` for text, bytes and lists.
-        definition: the largest definition level.
-        empty: the definition level of an empty list; -1 if it is no list.
-        stored: the size of a stored number; 0 for text and bytes.
-        width: the size of a number in memory; 1 for text and bytes.
-        offset_bytes: the size of an offset of a text or list; 0 for numbers.
-    """
-
-    name: str
-    leaf: int
-    type: pa.DataType
-    dtype: np.dtype[Any] | None
-    definition: int
-    empty: int
-    stored: int
-    width: int
-    offset_bytes: int
-
-
-def column_kind(
-    schema: pq.ParquetSchema, leaf: int, field: pa.Field, *, wanted: pa.DataType | None = None
-) -> ColumnKind | None:
-    """Returns the kind of a column, or ``None`` if only Arrow can read it. See `core_columns` about ``wanted``."""
-    if wanted is not None and wide(field.type) != wanted:
-        return None
-    levels, kind = schema.column(leaf), field.type
-    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    definition = int(field.nullable) + (1 + int(kind.value_field.nullable) if lists else 0)
-    if levels.max_repetition_level != int(lists) or levels.max_definition_level != definition:
-        return None
-    empty, offset_bytes, physical = -1, 0, levels.physical_type
-    if lists:
-        empty, offset_bytes = int(field.nullable), 4 if pa.types.is_list(kind) else 8
-        kind = kind.value_type
-    if is_number(kind):
-        stored, width = _STORED_BYTES.get(physical, 0), kind.bit_width // 8
-        narrowed = physical == "INT32" and width < stored
-        if pa.types.is_floating(kind) != (physical in ("FLOAT", "DOUBLE")) or not (width == stored or narrowed):
-            return None
-    elif kind.id in _OFFSET_BYTES and not lists and physical == "BYTE_ARRAY":
-        stored, width, offset_bytes = 0, 1, _OFFSET_BYTES[kind.id]
-    else:
-        return None
-    if wanted is not None and offset_bytes:
-        offset_bytes = _WIDE_BYTES
-    return ColumnKind(
-        name=field.name,
-        leaf=leaf,
-        type=field.type if wanted is None else wanted,
-        dtype=None if offset_bytes else number_dtype(kind),
-        definition=definition,
-        empty=empty,
-        stored=stored,
-        width=width,
-        offset_bytes=offset_bytes,
-    )

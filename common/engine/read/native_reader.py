@@ -53,13 +53,13 @@ class NativeColumnReader:
         here = dataset.table is None and is_local(dataset.filesystem) and dataset.verify != "always"
         by_name = {field.name: (field, _type_of(dataset, field)) for field in fields} if here else {}
         self._fields = {name: field for name, (field, kind) in by_name.items() if kind is not None}
-        self._kinds = {name: kind for name, (_, kind) in by_name.items() if kind is not None}
+        self._types = {name: kind for name, (_, kind) in by_name.items() if kind is not None}
         self._names = tuple(self._fields)
         self._chosen = frozenset(self._names)
-        self._all_kinds = list(self._kinds.values())
-        self._kinds_text = "\0".join(map(str, self._all_kinds))
+        self._all_types = list(self._types.values())
+        self._types_key = "\0".join(map(str, self._all_types))
         self._files: dict[int, tuple[str, str]] = {}
-        self.reads_numbers = bool(core_compressions()) and any(map(is_number, self._all_kinds))
+        self.reads_numbers = bool(core_compressions()) and any(map(is_number, self._all_types))
 
     def read(self, request: ReadRequest) -> ReadResult:
         """Returns the values of the columns that the core can read and that fit into their room."""
@@ -114,7 +114,7 @@ class NativeColumnReader:
         described = self._dataset.group_footers(row_groups, self._chosen)
         if [each.rows for each in described] != self._dataset.row_groups.rows[row_groups].tolist():
             return nothing
-        kinds = described[0].columns.kinds(self._names, self._all_kinds, self._kinds_text)
+        kinds = described[0].columns.kinds(self._names, self._all_types, self._types_key)
         checked = self._dataset.verify != "never"
         try:
             values, status = read_numbers(path, described, kinds, checked=checked, most_bytes=most_bytes)
@@ -133,16 +133,16 @@ class NativeColumnReader:
         """Returns the columns that the core may read, some of them put in order; ``None`` if there are none."""
         groups = self._dataset.row_groups
         file_key = self._place(int(groups.file[row_group]))[1]
-        kinds, text = self._all_kinds, self._kinds_text
+        types, text = self._all_types, self._types_key
         if names is not self._names:
-            kinds = [self._kinds[name] for name in names]
-            text = "\0".join(map(str, kinds))
+            types = [self._types[name] for name in names]
+            text = "\0".join(map(str, types))
         columns = core_columns(
             lambda: self._dataset.group_footer(row_group, self._chosen),
             names,
             f"{file_key}\0{groups.group[row_group]}",
-            kinds=kinds,
-            kinds_key=text,
+            types=types,
+            types_key=text,
             ordered=ordered,
         )
         return columns if columns.columns and columns.rows == groups.rows[row_group] else None

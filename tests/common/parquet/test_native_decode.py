@@ -19,8 +19,8 @@ from parquetry.common import Pipeline
 from parquetry.common.base.native.library import is_compiled
 from parquetry.common.base.native.parquet import CHUNK_FACTS
 from parquetry.common.dataset.dataset import StoredDataset
+from parquetry.common.parquet.file_columns import ColumnKind
 from parquetry.common.parquet.native_decode import (
-    ColumnKind,
     CoreColumns,
     DescribedGroup,
     core_columns,
@@ -206,7 +206,7 @@ def test_a_footer_with_any_numbers_gives_only_chunks_that_may_be_read(data: st.D
 
     class Group:
         @property
-        def columns(self) -> Group:
+        def columns(self) -> Any:
             return self
 
         def kinds(self, *_: Any) -> list[ColumnKind]:
