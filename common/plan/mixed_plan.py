@@ -15,8 +15,9 @@ from ..base.errors import PipelineError, SchemaError
 from ..base.process.dataclass import dataclass
 from ..base.process.forks import cached_property
 from ..schema.element import OutputField
-from ..stages.base import Decision, Stage, positive_integer, with_streams
+from ..stages.base import Decision, Stage, positive_integer, with_seed, with_streams
 from ..stages.recut import Recut
+from ..stages.weigh import Weigh
 from .block_reads import BlockKey, BlockRead, BlockRows, BlockSize
 from .fields import mixed_program
 from .items import distinct
@@ -28,7 +29,7 @@ from .program import MixedProgram
 from .stage_order import order_stages
 
 _SOURCE_KEY = 5
-_STEP_KEY = 11
+_STEP_KEY = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,18 +99,21 @@ class MixedPlan(BasePlan):
     """The plan of a mix and the stages after it.
 
     Args:
-        seeds: how many shuffles of sources before these have each seed.
+        seeds: how many stages of each verb have each seed, before this mix in a mix around it.
 
     Raises:
         SchemaError: the elements of the sources differ. The error names the field.
     """
 
-    def __init__(self, mixture: Mixture, stages: Sequence[Stage], seeds: Counter[int] | None = None) -> None:
+    def __init__(
+        self, mixture: Mixture, stages: Sequence[Stage], seeds: Counter[tuple[str, int]] | None = None
+    ) -> None:
         self.stages = tuple(stages)
         self.order = order_stages(stages, mixed=True)
         self.mixture = mixture
         seeds = Counter() if seeds is None else seeds
-        self.plans: list[BasePlan] = [_out_of_step(source.plan(), seeds) for source in mixture.sources]
+        self._seed = _out_of_step("mix", mixture.seed, seeds)
+        self.plans: list[BasePlan] = [_source_out_of_step(source.plan(), seeds) for source in mixture.sources]
         self._first = np.cumsum([0, *(len(plan.parts) for plan in self.plans)])[:-1].tolist()
 
     @cached_property
@@ -128,7 +132,7 @@ class MixedPlan(BasePlan):
     def mix_view(self) -> MixView:
         mixture = self.mixture
         views = [plan.row_view for plan in self.plans]
-        return MixView(views, self._first, mixture.phases, mixture.seed, mixture.stop)
+        return MixView(views, self._first, mixture.phases, self._seed, mixture.stop)
 
     @cached_property
     def row_view(self) -> RowView:  # type: ignore[override]  # computed once
@@ -222,8 +226,8 @@ class MixedPlan(BasePlan):
         return self.plans[number], key._replace(source=key.source - self._first[number])
 
 
-def _out_of_step(plan: BasePlan, seeds: Counter[int]) -> BasePlan:
-    """Returns the plan of a source, with another seed if sources before it shuffle with the same one.
+def _source_out_of_step(plan: BasePlan, seeds: Counter[tuple[str, int]]) -> BasePlan:
+    """Returns the plan of a source, with other seeds if sources before it shuffle, draw or mix with the same ones.
 
     Sources of equal layout would otherwise come in the same order, so that equal rows of both meet.
     """
@@ -231,12 +235,23 @@ def _out_of_step(plan: BasePlan, seeds: Counter[int]) -> BasePlan:
         made = MixedPlan(plan.mixture, plan.stages, seeds)
         made.skips = plan.skips
         return made
-    shuffle = plan.order.shuffle
-    if shuffle is None:
+    if not isinstance(plan, Plan):
         return plan
-    before = seeds[shuffle.seed]
-    seeds[shuffle.seed] += 1
-    return plan.with_seed(_derived(_STEP_KEY, shuffle.seed, before)) if before else plan
+    stages = list(plan.stages)
+    if (shuffle := plan.order.shuffle) is not None:
+        seed = _out_of_step(shuffle.verb, shuffle.seed, seeds)
+        stages = stages if seed == shuffle.seed else with_seed(stages, seed)
+    for place, stage in enumerate(stages):
+        if isinstance(stage, Weigh) and not (stage.drawn and shuffle is not None):  # it would follow the shuffle
+            stages[place] = replace(stage, seed=_out_of_step(stage.verb, stage.seed, seeds))
+    return plan if stages == list(plan.stages) else plan.with_stages(stages)
+
+
+def _out_of_step(verb: str, seed: int, seeds: Counter[tuple[str, int]]) -> int:
+    """Returns the seed of a stage, or another one if stages of its verb before it have the same."""
+    before = seeds[verb, seed]
+    seeds[verb, seed] += 1
+    return _derived(_STEP_KEY, seed, before) if before else seed
 
 
 def _check_same(expected: Sequence[OutputField], found: Sequence[OutputField], number: int) -> None:

@@ -625,10 +625,10 @@ class Plan(BasePlan):
         return self.dataset.fingerprint
 
     def with_seed(self, seed: int) -> Plan:
-        return self._with_stages(with_seed(self.stages, seed))
+        return self.with_stages(with_seed(self.stages, seed))
 
     def with_streams(self, count: int, recut: Recut | None) -> Plan:
-        return self._with_stages(with_streams(self.stages, count, recut))
+        return self.with_stages(with_streams(self.stages, count, recut))
 
     @property
     def undivided(self) -> str | None:
@@ -642,7 +642,8 @@ class Plan(BasePlan):
         """How a state cuts one pass; ``None`` if it does not."""
         return None if self.order.shard is None else self.order.shard.recut
 
-    def _with_stages(self, stages: Sequence[Stage]) -> Plan:
+    def with_stages(self, stages: Sequence[Stage]) -> Plan:
+        """Returns a plan of the same rows with other stages, whose filters are the same."""
         plan = Plan(self._stored, stages, self._select)
         plan.skips = self.skips
         return plan

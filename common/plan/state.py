@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 VERSION = 2
-ORDER_VERSION = 3
+ORDER_VERSION = 4
 """The version of the order: it changes when other rows come at the same positions. A state says it since 2."""
 _LIMIT = 1 << 48
 _AFTER_CONSUMED = ("consumed", "skipped", "batches", "ahead")

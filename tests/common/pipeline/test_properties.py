@@ -18,7 +18,7 @@ from faces import SIDECAR, THREADS, NumpyFace, outcome, plain, run_on_faces
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from mishaps import run_changed, run_failing, run_limited, run_refilling, run_skipping, run_unmeasured
-from oracle import apply, call, check, check_mixed, examples
+from oracle import Call, apply, call, check, check_mixed, examples
 
 from parquetry.common import UnischemaField, mix
 from parquetry.common.base.errors import EmptySelectionError
@@ -144,11 +144,14 @@ def test_any_chain_on_a_mix_of_any_chains_gives_what_a_list_comprehension_gives(
     with dataset(data.draw(layouts, "files"), ("vector",)) as built:
         iteration, options = data.draw(st.integers(0, 1), "iteration"), data.draw(mixings, "mix")
         pipelines, sources = [], []
+        seeds: list[tuple[str, int]] = []
         for rest in range(2):
             own = call(
                 "where", [("id", "in", [*range(rest, 400, 2)])], model=lambda row, rest=rest: row["id"] % 2 == rest
             )
             calls = [own, *data.draw(chains(KEPT, "x", ROWS), f"calls of source {rest}")]
+            seeds += {_seed_of(each) for each in calls if each.verb in ("shuffle", "weigh", "balance")}
+            assume(len(set(seeds)) == len(seeds))  # in a mix, the second source would not come as alone
             assume(check(built, calls, THREADS.elements, iteration=iteration))
             pipelines.append(apply(built.pipeline(), calls))
             sources.append(partial(THREADS.elements, pipelines[-1]))
@@ -160,6 +163,11 @@ def test_any_chain_on_a_mix_of_any_chains_gives_what_a_list_comprehension_gives(
         )
         found = outcome(lambda: THREADS.elements(apply(mixed, behind), iteration))
         assert found == expected or (not expected and found == "empty")
+
+
+def _seed_of(drawn: Call) -> tuple[str, int]:
+    """Returns what must differ in the sources of a mix: the seed, and whether rows are ordered or drawn with it."""
+    return ("shuffle", drawn.args[1]) if drawn.verb == "shuffle" else ("weigh", drawn.options["seed"])
 
 
 def _negative(built: Built) -> Any:
