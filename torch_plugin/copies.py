@@ -8,7 +8,7 @@ them, so it counts there, and the count travels with the number: to loader worke
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,23 @@ class CopyCounter:
             return index
         self._counts[index] = copies + 1
         return Copy(int(index), copies) if copies else index
+
+
+class CountedSampler:
+    """A sampler whose numbers are counted as they are given, from the beginning of each pass.
+
+    A ``StatefulDataLoader`` that resumes skips the numbers that it gave before, and these must count, too.
+    """
+
+    def __init__(self, sampler: Iterable[Any]) -> None:
+        self._sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(CopyCounter().counted, self._sampler)
+
+    def __len__(self) -> int:
+        assert isinstance(self._sampler, Sized)
+        return len(self._sampler)
 
 
 def copies_in(index: object) -> np.ndarray | None:

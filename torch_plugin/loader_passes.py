@@ -14,7 +14,7 @@ import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
@@ -30,7 +30,7 @@ from parquetry.common.base.tracebacks import shorten, shortens
 from parquetry.common.plan.order.cursor import SkipState
 
 from .collation import as_is, convert, stack
-from .copies import CopyCounter, may_copy
+from .copies import CopyCounter, CountedSampler, may_copy
 from .loader_state import check_dealt_state_of, check_state_of, restored_by, restores_end
 from .loader_workers import worker_failures
 from .loader_workers.runs import Run, RunMerger
@@ -46,6 +46,8 @@ from .torch_internals import (
     mark_shut_down,
     replace_collate,
     replace_elements,
+    replace_sampler,
+    unrestored_state,
     unwrapped,
 )
 from .trainer_sharding import TrainerEpoch, TrainerSharding, trainer_epoch, trainer_sharding_of
@@ -158,6 +160,7 @@ def install() -> None:
     base._parquetry_restored = None
     base._parquetry_process = 0
     base._parquetry_copies = None
+    base._parquetry_counted = False
     base.forget_elements = _forget_elements
     extend_iterators(
         start=_announcing_start,
@@ -351,9 +354,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 in_runs=untouched and iterator._parquetry_in_runs,
             )
             dataset.pass_begins(begun)
-        copied = not iterable and any(dataset.draws_numbers for dataset in datasets)
-        samplers = inner_samplers((loader.sampler, loader.batch_sampler)) if copied else ()
-        iterator._parquetry_copies = CopyCounter() if copied and may_copy(samplers) else None
+        iterator._parquetry_copies = None if iterable else _copy_counter(iterator, loader, datasets)
         iterator._parquetry_datasets, iterator._parquetry_fresh = datasets, True
         if datasets and loader.num_workers:
             follow(iterator)
@@ -362,6 +363,16 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
     except BaseException:
         mark_shut_down(iterator)
         raise
+
+
+def _copy_counter(iterator: Any, loader: DataLoader, datasets: Sequence[LoaderAware]) -> CopyCounter | None:
+    """Returns what counts the copies of rows in the numbers that an iterator takes; ``None`` if there are none."""
+    used = loader.sampler if loader.batch_sampler is None else loader.batch_sampler  # or the sampler that it wraps
+    if not any(dataset.draws_numbers for dataset in datasets) or not may_copy(inner_samplers([used])):
+        return None
+    if unrestored_state(loader):
+        iterator._parquetry_counted = replace_sampler(iterator, CountedSampler)
+    return None if iterator._parquetry_counted else CopyCounter()
 
 
 def inner_samplers(samplers: Iterable[Any]) -> Iterator[Any]:

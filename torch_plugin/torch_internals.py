@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from multiprocessing.synchronize import Event
 from typing import Any, TypeAlias, cast
 
@@ -208,6 +209,27 @@ def unrestored_state(loader: object) -> State:
 def worker_states(state: Mapping[str, Any]) -> list[State]:
     """Returns the state of each worker; none in a state of a loader without workers."""
     return [*(state.get("_snapshot") or {}).get("_worker_snapshots", {}).values()]
+
+
+def replace_sampler(iterator: Any, replace: Callable[[Any], Any]) -> bool:
+    """Replaces the sampler of which an iterator, before it restores a state, skips what was given before.
+
+    torchdata's ``BatchSampler`` skips numbers of the sampler that it wraps; other batches are skipped as they are.
+
+    Returns:
+        Whether it was replaced. A sampler with a state of its own gives nothing to skip.
+    """
+    sampler, elements = iterator._index_sampler, iterator._sampler_iter
+    batched = type(sampler).__module__.startswith("torchdata.") and type(sampler).__name__ == "BatchSampler"
+    skipped = (sampler.sampler, elements.sampler_iter) if batched else (sampler, elements)
+    if any(hasattr(each, "load_state_dict") for each in skipped):
+        return False
+    if batched:
+        iterator._index_sampler = copy(sampler)
+        iterator._index_sampler.sampler = replace(sampler.sampler)
+    else:
+        iterator._index_sampler = replace(sampler)
+    return True
 
 
 def dataset_state(state: Mapping[str, Any]) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     Subset,
     WeightedRandomSampler,
@@ -245,6 +247,54 @@ def test_copies_of_a_row_have_crops_of_their_own(images: str, workers: int) -> N
         assert _copies(wrapped, workers) == alone, wrapped
     later = Subset(ConcatDataset([Subset(make(images, "id", "image"), range(20)), flipped(images)]), range(20, 80))
     assert _copies(later, workers) == alone
+
+
+def _number(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {**row, "number": rng.random()}
+
+
+class _Batches(Sampler[list[int]]):
+    """Batches of a program, of one to three numbers, in which a number comes again and again."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[7] * (1 + place % 3) for place in range(8)])
+
+    def __len__(self) -> int:
+        return 8
+
+
+SAMPLED: dict[str, Callable[[], dict[str, Any]]] = {
+    "numbers": lambda: {"batch_size": 2, "sampler": _drawing()},
+    "single numbers": lambda: {"batch_size": None, "sampler": _drawing()},
+    "batches": lambda: {"batch_sampler": _Batches()},
+}
+
+
+def _drawing() -> WeightedRandomSampler:
+    return WeightedRandomSampler([1.0] * 4, 16, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str)
+def test_copies_go_on_after_a_loader_has_resumed(images: str, name: str, options: dict[str, Any]) -> None:
+    def loader() -> Any:
+        rows = make(images, "id").transform(_number, [UnischemaField("number", np.float64)], rng=True, seed=3)
+        return StatefulDataLoader(rows, **SAMPLED[name](), **options)
+
+    def numbers(elements: Iterable[Any]) -> list[float]:
+        return [float(number) for each in elements for number in np.atleast_1d(each["number"])]
+
+    whole = numbers(loader())
+    assert len(set(whole)) == len(whole) == 16 - (name == "batches")
+    begun = loader()
+    iterator = iter(begun)
+    head = numbers(next(iterator) for _ in range(4))
+    resumed = loader()
+    resumed.load_state_dict(begun.state_dict())
+    assert head + numbers(resumed) == whole
+    following = numbers(resumed)
+    assert len(set(following) - set(whole)) == len(whole)  # the next pass counts from its own beginning
+    assert len(following) == len(whole)
 
 
 def test_copies_of_a_batch_have_crops_of_their_own(images: str) -> None:
