@@ -423,7 +423,12 @@ class FieldVerbs:
         if version is not None and not lengths:
             raise PipelineError("transform: expected version= only with lengths=True, got it without.")
         function = UserFunction(fn, None if version is None else version_digest("transform", version))
-        warn_of_generators(fn)
+        warn_of_generators(
+            "transform",
+            fn,
+            "Each process that runs it draws the same numbers from a copy of its own, and a resumed run draws others. "
+            "Write transform(fn, rng=True), which calls fn(row, rng) with a generator.",
+        )
         if seed is not None and not rng:
             raise PipelineError("transform: expected seed= only with rng=True, got it without. Write rng=True.")
         chosen, drawn = seed_or_drawn(seed) if rng else (0, False)

@@ -39,6 +39,11 @@ _EXACT = (
 _REWRITTEN = b"__autograph_generated_file"  # the name of the file of such a function
 _OF_AUTOGRAPH = (b"FunctionScope", b"converted_call")  # what it calls, and unpickled functions do not find
 
+_GENERATORS = [
+    *(("numpy.random", name) for name in ("Generator", "RandomState", "BitGenerator")),
+    ("torch", "Generator"),
+]
+
 _LOGGER = logging.getLogger(__name__)
 _MOST_CARRIED = 1_000  # objects to search, nearest first
 _SPAWNED_MAIN = "__mp_main__"
@@ -267,22 +272,24 @@ def digest_of(function: Callable[..., Any]) -> str:
     return hasher.hexdigest()
 
 
-def warn_of_generators(function: object) -> None:
-    """Warns if a function carries a random generator: each process that runs it would have a copy of it."""
+def warn_of_generators(verb: str, function: object, consequence: str) -> None:
+    """Warns if a function carries a random generator: each process that runs it would have a copy of it.
+
+    Args:
+        verb: the verb that takes the function.
+        consequence: what follows from that, and what to write instead; sentences.
+    """
     kind = next((type(each).__qualname__ for each in _carried(function) if _is_generator(each)), None)
     if kind is not None:
-        _LOGGER.warning(
-            "transform: %s carries a %s. Each process that runs it draws the same numbers from a copy of its own, and "
-            "a resumed run draws others. Write transform(fn, rng=True), which calls fn(row, rng) with a generator.",
-            getattr(function, "__qualname__", type(function).__qualname__),
-            kind,
-        )
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        _LOGGER.warning("%s: %s carries a %s. %s", verb, name, kind, consequence)
 
 
 def _is_generator(value: object) -> bool:
-    made = sys.modules.get("numpy.random")  # without it, there is none of its generators
-    kinds = () if made is None else (made.Generator, made.RandomState, made.BitGenerator)
-    return isinstance(value, (*kinds, random.Random))
+    """Whether a value is a random generator of Python, numpy or torch. A module that is not imported has none."""
+    return isinstance(value, random.Random) or any(
+        isinstance(value, getattr(sys.modules.get(module), name, ())) for module, name in _GENERATORS
+    )
 
 
 def _carried(value: object) -> Iterator[object]:

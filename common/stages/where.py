@@ -15,7 +15,7 @@ from ..base.process.dataclass import dataclass
 from ..base.process.forks import pc
 from .base import Decision, FieldNames, Stage, names_of
 from .columns import ResolveFields
-from .functions import UserFunction
+from .functions import UserFunction, warn_of_generators
 from .names import MadeText, RowFunction, StoredExpression, StoredPattern, StoredPredicate
 from .predicates.column_predicates import ColumnPredicate, contains, placed
 from .predicates.expression import expression_from_json, expression_key, expression_text, expression_to_json
@@ -119,6 +119,11 @@ def filter_of(predicate: object, fields: FieldNames | None = None, *, batched: b
     if callable(predicate) and not isinstance(predicate, pc.Expression):
         if not fields:
             raise PipelineError("where(function): expected fields=[...], the fields that the function reads.")
+        warn_of_generators(
+            "where",
+            predicate,
+            "Each rank and each restart would keep other rows. For a random part of the rows, write hash_split().",
+        )
         return WhereFunction(UserFunction(predicate), names_of("where", fields), batched)
     if fields is not None:
         raise PipelineError("where(expression): fields= is for functions; an expression names its own fields.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from typing import Any
 
@@ -153,3 +154,10 @@ def test_tuples_pass_through_loaders_as_batches_and_as_rows(frames: str, workers
         assert torch.equal(frame[:, 0, 0, 0], ids.to(torch.uint8))
     numbers = [n for _, ids in DataLoader(pairs, batch_size=3, num_workers=workers) for n in ids.tolist()]
     assert sorted(numbers) == list(range(10))
+
+
+def test_a_function_that_carries_a_generator_of_torch_is_warned_of(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    generator = torch.Generator().manual_seed(1)
+    with caplog.at_level(logging.WARNING):
+        ParquetIterable(url, ["id"]).transform(lambda row: {"id": float(torch.rand((), generator=generator))})
+    assert ["carries a Generator. Each process" in each for each in caplog.messages] == [True]

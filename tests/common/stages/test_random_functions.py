@@ -133,3 +133,11 @@ def test_a_function_that_carries_a_generator_is_warned_of(
     with caplog.at_level(logging.WARNING):
         rows.transform(function)
     assert [f"carries a {kind}. Each process" in each for each in caplog.messages] == [True] * bool(kind)
+
+
+def test_a_filter_that_carries_a_generator_is_warned_of(rows: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        rows.where(lambda number: GENERATOR.random() < number, fields=["id"])
+    [message] = caplog.messages
+    assert message.startswith("where: ")
+    assert "carries a Generator. Each rank and each restart would keep other rows." in message
