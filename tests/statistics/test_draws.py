@@ -1,6 +1,6 @@
 """Random numbers and orders: uniform, and independent between rows, copies, passes and iterators.
 
-Seeds are fixed, so no test flickers. The limits are four deviations, about one in 30,000 for each of about thirty figures.
+Seeds are fixed, so no test flickers. The limits are four deviations, about one in 30,000 for each of about forty figures.
 """
 
 from __future__ import annotations
@@ -97,3 +97,39 @@ def test_every_order_comes_equally_often_in_the_passes_of_many_iterators(passes:
     for same in (following, across, shifted):
         expected = len(same) / 24
         assert abs(sum(same) - expected) < DEVIATIONS * np.sqrt(expected)
+
+
+MANY_PASSES = pytest.mark.parametrize(
+    "passes", [3_000, pytest.param(60_000, marks=pytest.mark.nightly)], ids=["few passes", "many passes"]
+)
+
+
+@MANY_PASSES
+def test_row_groups_come_in_every_order_equally_often(passes: int) -> None:
+    spec = OrderSpec(seed=5, buffer_size=1)
+    orders = [tuple(EpochOrder(np.arange(5) * 3, spec, each).stream(0).row_group.tolist()) for each in range(passes)]
+    counts = Counter(orders)
+    assert len(counts) == 24
+    assert abs(_excess(np.array(list(counts.values())))) < DEVIATIONS
+    same = sum(one == other for one, other in itertools.pairwise(orders))
+    assert abs(same - passes / 24) < DEVIATIONS * np.sqrt(passes / 24)
+
+
+@MANY_PASSES
+def test_each_block_of_each_stream_has_an_order_of_its_own(passes: int) -> None:
+    spec = OrderSpec(seed=5, buffer_size=3, streams=2)
+    places = {order: number for number, order in enumerate(itertools.permutations(range(3)))}
+    drawn = np.empty((passes, 2, 2), np.int64)
+    for each in range(passes):
+        order = EpochOrder(np.arange(5) * 3, spec, each)
+        for stream, block in itertools.product(range(2), range(2)):
+            permutation = order.block_permutation(stream, block, 3)
+            assert permutation is not None
+            drawn[each, stream, block] = places[tuple(permutation.tolist())]
+    pairs = {
+        "blocks of a stream": (drawn[:, :, 0], drawn[:, :, 1]),
+        "streams": (drawn[:, 0], drawn[:, 1]),
+        "neighboring passes": (drawn[1:], drawn[:-1]),
+    }
+    for name, (one, other) in pairs.items():
+        assert abs(_excess(np.bincount((one * 6 + other).ravel(), minlength=36))) < DEVIATIONS, name

@@ -61,6 +61,15 @@ def test_a_rank_has_all_classes_of_sorted_rows(row_groups: list[int], ranks: int
         assert shares.std() < 0.6 / np.sqrt(64 / ranks)  # as if it drew about 64 / ranks pieces
 
 
+def test_a_rank_that_is_cut_before_the_shuffle_keeps_its_rows_in_other_orders() -> None:
+    spec = OrderSpec(seed=3, buffer_size=100, streams=3, shard_first=True)
+    before = np.array([0, 700, 800, 1700, 2000])
+    for stream in range(3):
+        epochs = [items_of_stream(EpochOrder(before, spec, epoch), stream) for epoch in range(20)]
+        assert len({np.sort(epoch).tobytes() for epoch in epochs}) == 1
+        assert len({epoch.tobytes() for epoch in epochs}) == 20
+
+
 def test_neighboring_epochs_give_a_rank_unrelated_rows() -> None:
     masks = []
     for order in orders([2000], 2, 200):

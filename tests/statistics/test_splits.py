@@ -20,6 +20,12 @@ DEVIATION = 3.5 / np.sqrt(ROWS)  # of the share of a part, at most 3.5 * sqrt(1/
 
 
 @pytest.fixture(scope="module")
+def many_rows(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    directory: Path = tmp_path_factory.mktemp("many")
+    return Pipeline(write_table(directory, pa.table({"id": range(100 * ROWS)})), ["id"])
+
+
+@pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     directory: Path = tmp_path_factory.mktemp("splits")
     return Pipeline(write_table(directory, pa.table({"id": range(ROWS)})), ["id"])
@@ -40,6 +46,15 @@ def test_a_part_of_a_part_has_its_fraction(rows: Pipeline, fractions: list[float
         assert np.abs(shares - fractions).max() < 2 * DEVIATION
     thirds = [part.hash_split("id", fractions, 0).hash_split("id", [0.5, 0.5], number) for number in (0, 1)]
     assert abs(len(thirds[0]) / (len(thirds[0]) + len(thirds[1])) - 0.5) < 4 * DEVIATION
+
+
+@pytest.mark.nightly
+def test_parts_of_parts_of_many_rows_have_their_fractions(many_rows: Pipeline) -> None:
+    part = many_rows
+    for fractions, number in (([0.8, 0.2], 1), ([0.5, 0.5], 0), ([0.1, 0.9], 1), ([0.25] * 4, 2)):
+        before, share = len(part), fractions[number]
+        part = part.hash_split("id", fractions, number)
+        assert abs(len(part) - before * share) < 5 * np.sqrt(before * share * (1 - share))
 
 
 def test_the_rest_of_a_part_of_a_part_is_its_complement(rows: Pipeline) -> None:
