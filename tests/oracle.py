@@ -42,6 +42,11 @@ class Call:
     model: Callable[[Row], Any] | None = None
     number: Callable[[int], Any] = int
 
+    @property
+    def endless(self) -> bool:
+        """Whether it repeats without end, so that only a ``take`` may follow."""
+        return self.verb == "repeat" and self.count is None
+
     def on(self, pipeline: Any) -> Any:
         """Calls the real verb; works on every face that has the verbs."""
         options = {name: self._given(v) for name, v in self.options.items() if not name.startswith("model_")}
@@ -435,11 +440,17 @@ def _expected(this: Checked, natural: list[Any], views: Sequence[Call], iteratio
         if passes is None:
             raise AssertionError("an endless pipeline needs take() behind repeat()")
         return [key for k in range(passes) for key in _expected(this, natural, before, iteration * passes + k)]
-    if last.verb == "take" and before and before[-1].verb == "repeat" and before[-1].count is None:
-        assert iteration == 0, "the second iterator of an endless pipeline is its own business"
+    if last.verb == "take" and before and before[-1].endless:
         one_pass = _expected(this, natural, before[:-1], 0)
         passes = math.ceil(last.count / len(one_pass)) if one_pass else 0
-        return _expected(this, natural, [*before[:-1], call("repeat", passes)], 0)[: last.count]
+        in_one_order = weights_among(this.fixed) is None and not any(view.verb == "shuffle" for view in before)
+        if iteration == 0 or in_one_order:
+            return _expected(this, natural, [*before[:-1], call("repeat", passes)], 0)[: last.count]
+        found = this.keys(views, iteration)  # passes that no other iterator has
+        assert len(found) == (last.count if one_pass else 0)
+        if weights_among(this.fixed) is None and {view.verb for view in before[:-1]} == {"shuffle"}:
+            assert all(Counter(each) == Counter(one_pass) for each in _whole(found, len(one_pass)))
+        return found
     inner = _expected(this, natural, before, iteration)
     if last.verb == "take":
         return inner[: last.count]
@@ -524,6 +535,11 @@ def _check_joined(
     return found
 
 
+def _whole(items: Sequence[Any], length: int) -> list[Sequence[Any]]:
+    """Returns the parts of this length, without a shorter one at the end."""
+    return [items[at : at + length] for at in range(0, len(items) - length + 1, length)] if length else []
+
+
 def _viewed(this: Checked, views: Sequence[Call], every: Sequence[Call], iteration: int) -> list[Any]:
     """Returns the keys after ``views``, the first of ``every``."""
     shard = next((view for view in every if view.verb == "shard"), call("shard", 1, 0, even="none"))
@@ -541,6 +557,14 @@ def _viewed(this: Checked, views: Sequence[Call], every: Sequence[Call], iterati
     *before, last = views
     if last.verb == "repeat":
         return [key for k in range(last.count) for key in _viewed(this, before, every, iteration * last.count + k)]
+    if last.verb == "take" and before and before[-1].endless:
+        one_pass = _viewed(this, before[:-1], every, 0)
+        passes = math.ceil(last.count / len(one_pass)) if one_pass else 0
+        if iteration == 0:
+            return _viewed(this, [*before[:-1], call("repeat", passes)], every, 0)[: last.count]
+        found = this.keys(views, iteration)  # passes that no other iterator has
+        assert len(found) == (last.count if one_pass else 0)
+        return found
     inner = _viewed(this, before, every, iteration)
     if last.verb == "shard":
         return evened(inner, last.count, last.options.get("even", "pad"), inner)[last.args[1] :: last.count]
