@@ -89,7 +89,7 @@ def _in_words(plan: Plan) -> str:
 
 
 def _storage(plan: Plan) -> list[str]:
-    groups = plan.dataset.row_groups
+    groups, files = plan.dataset.row_groups, len(plan.dataset.files)
     size = sum(file.size_bytes for file in plan.dataset.files)
     partitions = f", partitioned by {', '.join(plan.dataset.partitions)}" if plan.dataset.partitions else ""
     table = plan.dataset.table
@@ -97,7 +97,7 @@ def _storage(plan: Plan) -> list[str]:
     shown = "" if table is None else f"{table}: "
     partitions += f", {deleted:,} of them deleted" if deleted else ""
     return [
-        f"storage: {shown}{len(plan.dataset.files):,} files, {bytes_text(size)}, {len(groups):,} row groups, "
+        f"storage: {shown}{files:,} file{'s'[: files != 1]}, {bytes_text(size)}, {len(groups):,} row groups, "
         f"{int(groups.rows.sum()):,} rows{partitions}"
     ]
 
@@ -323,7 +323,7 @@ def _given(plan: BasePlan) -> str:
     if isinstance(plan, Plan) and plan.program.join is not None:
         items = f"items of {plan.program.join.length:,} tokens"
     size = f"{element.batch_size} " if element.batch_size else ""
-    kind = f"batches of {size}{items}" if element.batched else items
+    kind = f"batch{'es'[: 2 * (length != 1)]} of {size}{items}" if element.batched else items
     many = "endless" if length is None else f"{length:,}"
     if plan.program.drops:
         many = f"an unknown number (a function may leave out some of {many} rows) of"

@@ -18,7 +18,7 @@ from ..schema.field import Unischema
 from ..stages.base import Decision
 from ..stages.nested import Nested, with_lists_to_show
 from .display.images import data_url, fitted, images_of, is_image, laid_out
-from .display.text import leaves, note, short_text
+from .display.text import as_times, leaves, note, short_text
 from .step_iterator import Iterated, executor_of
 
 _ROWS = 3
@@ -120,7 +120,7 @@ def first_rows_html(pipeline: ShownPipeline) -> str:
 def _cell(output: OutputField, value: Any, *, batched: bool) -> str:
     """A thumbnail, a strip for a window, or a row of thumbnails for a batch; other values as text."""
     if not is_image(output) or value is None:
-        return escape(short_text(value, 24))
+        return escape(short_text(as_times(value, output.time), 24))
     values = [value[row] for row in range(min(len(value), _BATCH_ROWS))] if batched else [value]
     strips = [images_of(each, output)[:_STEPS] for each in values]
     lines = strips if output.window is not None else [[image for strip in strips for image in strip]]

@@ -15,10 +15,12 @@ import numpy as np
 
 from ..base.errors import FieldNotFoundError, PipelineError
 from ..base.process.dataclass import dataclass
+from ..base.text_table import TextTable
 from .field import no_such_field
 from .vocabulary import Vocabulary
 
 _VERSION = 1
+_MOST_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +122,10 @@ class ElementStatistics:
 FieldStatistics = NumberStatistics | CategoryStatistics | ElementStatistics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TrainingStatistics(Mapping[str, FieldStatistics]):
-    """The statistics of some fields over the rows of a pipeline: a mapping from their names. See `Pipeline.fit`.
+    """The statistics of some fields over the rows of a pipeline: a mapping from their names. Prints as a table. See
+    `Pipeline.fit`.
 
     Attributes:
         rows: the number of rows.
@@ -144,6 +147,18 @@ class TrainingStatistics(Mapping[str, FieldStatistics]):
 
     def __len__(self) -> int:
         return len(self.fields)
+
+    def __repr__(self) -> str:
+        return f"{self._table()}\n{self._counted()}"
+
+    def _repr_html_(self) -> str:
+        return f"{self._table()._repr_html_()}<p>{self._counted()}</p>"
+
+    def _counted(self) -> str:
+        return f"of {self.rows:,} row{'s'[: self.rows != 1]}"
+
+    def _table(self) -> TextTable:
+        return TextTable(("field", "statistics"), [(name, _in_words(each)) for name, each in self.fields])
 
     def number(self, verb: str, name: str) -> NumberStatistics | ElementStatistics:
         """The statistics of a field of numbers, for a verb.
@@ -213,6 +228,30 @@ class TrainingStatistics(Mapping[str, FieldStatistics]):
             raise PipelineError(
                 f"statistics: expected what to_json() returned, got another object: {error!r}"
             ) from error
+
+
+def _in_words(statistics: FieldStatistics) -> str:
+    if isinstance(statistics, CategoryStatistics):
+        common = sorted(zip(statistics.counts, statistics.values, strict=True), key=lambda pair: -pair[0])[:_MOST_SHOWN]
+        shown = [f"{value!r:.20} ({count:,})" for count, value in common]
+        more = ["..."] if len(statistics.values) > len(common) else []
+        kept = len(statistics.values)
+        counted = f"{statistics.distinct:,} distinct" + ("" if kept == statistics.distinct else f", {kept:,} kept")
+        return ", ".join([counted, *shown, *more, *_others(null=statistics.nulls)])
+    if isinstance(statistics, ElementStatistics):
+        return f"mean and std of {len(statistics.mean):,} places"
+    if statistics.mean is None or statistics.std is None:
+        return ", ".join(["no finite numbers", *_others(null=statistics.nulls, NaN=statistics.nans)])
+    numbers = [
+        f"mean {statistics.mean:.5g}, std {statistics.std:.5g}, {statistics.min:.5g} ... {statistics.max:.5g}",
+        f"median {np.median(statistics.quantiles):.5g}",
+    ]
+    others = _others(null=statistics.nulls, NaN=statistics.nans, infinite=statistics.infinities)
+    return ", ".join([*numbers, *others])
+
+
+def _others(**counts: int) -> list[str]:
+    return [f"{count:,} {name}" for name, count in counts.items() if count]
 
 
 def _to_json(statistics: FieldStatistics) -> dict[str, Any]:

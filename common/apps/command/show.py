@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from numbers import Integral
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -66,12 +65,12 @@ def head(
 
 def _previewed(report: Preview) -> Shown:
     """Shows a row per line, if there are few fields of single values; else a field per line, with rows side by side."""
-    from ...pipeline.display.text import short_text, time_text
+    from ...pipeline.display.text import as_times, short_text
 
     def cell(field: PreviewField, value: object) -> str:
-        if field.unit is not None and isinstance(value, Integral):
-            return time_text(int(value), field.unit)
-        return short_text(value, 20).removeprefix(f"{field.dtype} {field.shape} ")  # it is in the columns before
+        return short_text(as_times(value, field.unit), 20).removeprefix(
+            f"{field.dtype} {field.shape} "
+        )  # it is in the columns before
 
     def dtype(field: PreviewField) -> str:
         return field.dtype if field.unit in (None, field.dtype) else f"{field.dtype} ({field.unit})"

@@ -40,6 +40,7 @@ _BOUND_LETTERS = 19  # a time to the second
 _CLASSES = 12
 _MOST_ROW_GROUPS = 2000
 _MOST_BOUNDS = 1_000_000
+_USUAL_ENCODINGS = {"PLAIN", "RLE", "BIT_PACKED"}
 Source = str | os.PathLike[str] | Pipeline
 
 
@@ -119,7 +120,7 @@ class FieldReport:
             *([self.codec] if self.codec else []),
             "directories" if self.partition else self.stored,
             *([" ".join(self.compression).lower() + squeezed] if self.compression else []),
-            *map(str.lower, self.encodings),
+            *self.encoding_names(),
         ]
         return (
             self.name,
@@ -129,6 +130,11 @@ class FieldReport:
             "" if self.nulls is None else f"{self.nulls:,}",
             self.range_text(_BOUND_LETTERS),
         )
+
+    def encoding_names(self) -> list[str]:
+        """Returns the encodings by their common names, without those that say nothing: PLAIN, and RLE of nulls."""
+        names = {"DICTIONARY" if each.endswith("_DICTIONARY") else each for each in self.encodings} - _USUAL_ENCODINGS
+        return sorted(map(str.lower, names))
 
     def range_text(self, width: int) -> str:
         """Returns the range of the values in a few words, each bound in ``width`` characters; empty if unknown."""
@@ -191,7 +197,7 @@ class DatasetReport:
             "dataset": ", ".join(self.urls) + (f" ({self.kind})" if self.kind else ""),
             "rows": self.rows,
             "files": f"{self.files:,} ({bytes_text(self.bytes)}; median {bytes_text(self.file_bytes.median)})",
-            "row groups": f"{self.row_groups:,} of {rows.least:,} to {rows.most:,} rows (median {rows.median:,}), "
+            "row groups": f"{self.row_groups:,} of {rows_text(rows)}, "
             f"{bytes_text(stored.median)} stored, up to {bytes_text(decoded.most)} in memory",
             "partitions": ", ".join(self.partitions) or None,
             "schema from": {"columns": "the columns"}.get(self.described, f"metadata of {self.described}"),
@@ -429,6 +435,13 @@ def _extreme(bounds: pa.Array | None, *, least: bool) -> Any:
     except pa.ArrowNotImplementedError:
         return None  # values without an order
     return scalar_value(bounds[order[0].as_py()])
+
+
+def rows_text(rows: Sizes) -> str:
+    """Returns how many rows the row groups have, in words."""
+    if rows.least == rows.most:
+        return f"{rows.most:,} row{'s'[: rows.most != 1]}"
+    return f"{rows.least:,} to {rows.most:,} rows (median {rows.median:,})"
 
 
 def _described(dataset: StoredDataset) -> str:

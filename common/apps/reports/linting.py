@@ -34,6 +34,7 @@ _FILE_BYTES = 256 * _MIB
 _SMALL_BYTES, _FEW_FILES, _FEW_ROW_GROUPS = 16 * _MIB, 1_000, 10_000  # so few that no layout costs much
 _SLOW = frozenset({"GZIP", "BROTLI"})
 _PEEKED_ROWS = 5_000
+_MOST_NAMES = 6
 _TIME_NAMES = ("time", "timestamp", "stamp", "ts", "date")
 
 
@@ -192,15 +193,19 @@ def _schema(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
             ),
             reason,
         )
-    for field in report.fields:
-        if field.nulls:
-            yield _note(
-                "nulls",
-                field.name,
-                f"'{field.name}' is null in {field.nulls:,} of {report.rows:,} rows.",
-                "TensorFlow and PyTorch have no nulls, so a null raises an error.",
-                f'Choose how to handle them: nulls("drop", "{field.name}"), or "fill" with value=, or "mask".',
-            )
+    if nulls := {field.name: field.nulls for field in report.fields if field.nulls}:
+        names = [*nulls][:_MOST_NAMES]
+        counts = [f"'{name}' {'is null ' * (name == names[0])}in {nulls[name]:,}" for name in names]
+        more = len(nulls) > len(names)
+        shown = ", ".join([*counts, *([f"and {len(nulls) - len(names):,} more fields"] if more else [])])
+        arguments = ", ".join([f'"{name}"' for name in names] + ["..."] * more)
+        yield _note(
+            "nulls",
+            names[0] if len(nulls) == 1 else None,
+            f"Of {report.rows:,} rows, {shown}.",
+            "TensorFlow and PyTorch have no nulls, so a null raises an error.",
+            f'Choose how to handle them: nulls("drop", {arguments}), or "fill" with value=, or "mask".',
+        )
 
 
 def _compression(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
@@ -316,7 +321,7 @@ def _statistics(report: DatasetReport, dataset: StoredDataset) -> Iterator[Findi
                 "Write them again: parquetry rewrite.",
             )
     if missing and report.row_groups > 1:
-        shown = ", ".join(missing[:6]) + (", ..." if len(missing) > 6 else "")
+        shown = ", ".join(missing[:_MOST_NAMES]) + (", ..." if len(missing) > _MOST_NAMES else "")
         yield _note(
             "no-statistics",
             None,

@@ -18,13 +18,13 @@ from ...base.process.dataclass import dataclass
 from ...base.text_table import html_table
 from ...base.urls import without_secrets
 from ...pipeline.display.images import data_url
-from ...pipeline.display.text import short_text, time_text
+from ...pipeline.display.text import duration_text, short_text, time_text
 from ...pipeline.explain import bytes_text
 from ...pipeline.notebook import first_rows_html, with_lists_as_stored
 from ...pipeline.pipeline import Pipeline
 from ...pipeline.statistics import FieldStatistics, Statistics
 from ...storage.whole_files import whole_file
-from .inspecting import DatasetReport, Source, inspect, pipeline_of
+from .inspecting import DatasetReport, FieldReport, Source, inspect, pipeline_of, rows_text
 from .linting import Finding, find, looks_like_times
 from .pictures import contact_sheet
 from .statistics import stats
@@ -148,7 +148,7 @@ def save_report(source: Source, path: str | os.PathLike[str], **options: Any) ->
 
 
 def _head(report: DatasetReport) -> str:
-    sizes, groups = report.file_bytes, report.rows_per_group
+    sizes = report.file_bytes
     return html_table(
         (),
         [
@@ -156,7 +156,7 @@ def _head(report: DatasetReport) -> str:
             ("files", f"{report.files:,}, {bytes_text(report.bytes)} (median {bytes_text(sizes.median)})"),
             (
                 "row groups",
-                f"{report.row_groups:,} of {groups.least:,} to {groups.most:,} rows (median {groups.median:,})",
+                f"{report.row_groups:,} of {rows_text(report.rows_per_group)}",
             ),
             ("partitions", ", ".join(report.partitions) or "none"),
             ("schema", {"columns": "from the columns"}.get(report.described, f"metadata of {report.described}")),
@@ -209,7 +209,7 @@ def _schema(report: DatasetReport) -> str:
             "directories" if field.partition else field.stored,
             bytes_text(field.stored_bytes),
             " ".join(field.compression).lower(),
-            " ".join(field.encodings).lower(),
+            " ".join(field.encoding_names()),
             "" if field.nulls is None else f"{field.nulls:,}",
             field.range_text(16),
         )
@@ -291,13 +291,13 @@ def _time_gaps(pipeline: Pipeline, report: DatasetReport) -> str:
         except ParquetryError as error:
             lines.append((field.name, "", "", "", "", without_secrets(str(error))))
             continue
-        largest = ", ".join(f"{step:,.6g} before row {row:,}" for row, step in field_gaps.largest[:3])
+        largest = ", ".join(f"{_gap(step, field)} before row {row:,}" for row, step in field_gaps.largest[:3])
         lines.append(
             (
                 field_gaps.field,
                 field.unit or "",
                 f"{field_gaps.rows:,}",
-                f"{field_gaps.median:,.6g}",
+                _gap(field_gaps.median, field),
                 f"{field_gaps.back:,}",
                 largest,
             )
@@ -306,6 +306,10 @@ def _time_gaps(pipeline: Pipeline, report: DatasetReport) -> str:
         return ""
     names = ("field", "unit", "rows", "median gap", "goes backward", "largest gaps")
     return f"<h2>Timestamps</h2><p>Differences between consecutive stored rows.</p>{html_table(names, lines)}"
+
+
+def _gap(step: float, field: FieldReport) -> str:
+    return f"{step:,.6g}" if field.unit is None else duration_text(step, field.unit)
 
 
 def _rows(pipeline: Pipeline) -> str:

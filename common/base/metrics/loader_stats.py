@@ -283,7 +283,7 @@ class LoaderStats:
         return TextTable(
             ("what", "how much"),
             [
-                ("rows", f"{self.rows:,} rows in {self.elements:,} elements"),
+                ("rows", f"{self.rows:,} rows in {self.elements:,} element{'s'[: self.elements != 1]}"),
                 ("speed", f"{self.rows_per_s:,.0f} rows/s, {self.elements_per_s:,.1f} elements/s"),
                 ("read", f"{self.read_bytes / _MB:,.1f} MB ({self.read_mb_per_s:,.1f} MB/s)"),
                 ("delivered", f"{self.delivered_bytes / _MB:,.1f} MB ({self.delivered_mb_per_s:,.1f} MB/s)"),
@@ -330,7 +330,7 @@ def judge(elements: int, seconds: float, waits: Waits, chain: Chain) -> tuple[Ve
         waits: how long the consumer waited.
     """
     if elements < _ENOUGH_ELEMENTS or seconds < _ENOUGH_S:
-        return "too early", f"{elements} elements in {seconds:.1f} s are too few to judge; ask again later."
+        return "too early", f"{elements:,} element{'s'[: elements != 1]} in {seconds:.1f} s: ask again later."
     wait_s = waits.total_s - waits.start
     share = wait_s / seconds
     waited = f"after the first element, you waited for data {share:.0%} of the time."

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...base.text_table import TextTable
-from .text import short_text, time_text
+from .text import duration_text, short_text, time_text
 
 _COMMON = 3
 
@@ -84,7 +84,7 @@ def _number(value: float | None, unit: str | None) -> str:
 def _spread(value: float | None, unit: str | None) -> str:
     if value is None or unit is None:
         return _number(value, None)
-    return time_text(round(value), f"timedelta64{unit[unit.index('[') :]}")
+    return duration_text(value, unit)
 
 
 def _numbers(values: Iterable[float]) -> str:

@@ -83,6 +83,25 @@ def time_text(value: float, unit: str) -> str:
     return text.rstrip("0").removesuffix(".") if "." in text else text
 
 
+def duration_text(value: float, unit: str) -> str:
+    """Formats a difference between times that count a unit, given as their numpy dtype.
+
+    >>> duration_text(90, "datetime64[m]")
+    '1:30:00'
+    """
+    return time_text(round(value), f"timedelta64{unit[unit.index('[') :]}")
+
+
+def as_times(value: Any, unit: str | None) -> Any:
+    """Returns int64 numbers that count a unit of time as numpy's times, and any other value as it is.
+
+    >>> as_times(np.int64(90), "datetime64[s]")
+    np.datetime64('1970-01-01T00:01:30')
+    """
+    counts = unit is not None and isinstance(value, np.integer | np.ndarray) and value.dtype == np.int64
+    return value.view(unit) if counts else value
+
+
 def _list_text(value: object) -> str:
     return f"[{', '.join(map(_list_text, value))}]" if isinstance(value, list) else _scalar_text(value)
 
@@ -93,7 +112,7 @@ def _scalar_text(value: object) -> str:
     if isinstance(value, np.ndarray | list | NestedArray | RaggedArray):
         return short_text(value, _LETTERS // 2)
     if isinstance(value, float | np.floating):
-        return f"{float(value):.5g}"
+        return f"{float(value) + 0.0:.5g}"  # -0 is 0
     if isinstance(value, np.datetime64 | np.timedelta64) and not np.isnat(value):
         return time_text(int(value.astype(np.int64)), str(value.dtype))
     return "".join(letter if letter.isprintable() or letter.isspace() else repr(letter)[1:-1] for letter in str(value))

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from builders import write_table
 from drive_rows import drive_once
 from hypothesis import given
 from hypothesis import strategies as st
@@ -158,6 +159,20 @@ def test_rare_values_are_left_out_and_whole_numbers_are_categories_if_one_says_s
     assert rare.distinct == len(counts)
     coded = rows.encode("text", stats=stats, unknown=-1).vocabulary("text")
     assert tuple(coded) == stats.vocabulary("t", "text")
+
+
+def test_it_prints_as_a_table(tmp_path: Path) -> None:
+    columns = {"x": [1.0, 2.0, None, float("nan")], "city": ["Oslo", "Lima", "Oslo", None], "none": [None] * 4}
+    table = pa.table(columns, pa.schema([("x", pa.float64()), ("city", pa.string()), ("none", pa.int64())]))
+    stats = Pipeline(write_table(tmp_path, table)).fit("x", "city", "none")
+    assert repr(stats).splitlines() == [
+        "field  statistics",
+        "x      mean 1.5, std 0.5, 1 ... 2, median 1.5, 1 null, 1 NaN",
+        "city   2 distinct, 'Oslo' (2), 'Lima' (1), 1 null",
+        "none   no finite numbers, 4 null",
+        "of 4 rows",
+    ]
+    assert "<td>no finite numbers, 4 null</td>" in stats._repr_html_()
 
 
 def test_it_is_kept_until_the_pipeline_or_an_argument_changes(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
+from builders import write_table
 from drive_rows import drive_url_once
 
 from parquetry.common import Pipeline
@@ -22,6 +25,12 @@ def test_a_pipeline_shows_its_chain_fields_first_rows_and_plan(url: str) -> None
     assert shown.count("data:image/png;base64,") == 3
     assert "<summary>plan</summary>" in shown
     assert "<script" not in shown
+
+
+def test_times_are_shown_as_times(tmp_path: Path) -> None:
+    rows = Pipeline(write_table(tmp_path, pa.table({"at": pa.array([90, 120], pa.timestamp("s"))})))
+    assert "<td>1970-01-01 00:01:30</td>" in rows._repr_html_()
+    assert "datetime64[ms] (2,) 1970-01-01 00:01:30" in rows.batch(2)._repr_html_()
 
 
 @pytest.mark.parametrize(

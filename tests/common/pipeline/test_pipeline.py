@@ -48,7 +48,7 @@ def test_explain_begins_in_plain_words(tmp_path: Path) -> None:
     (said,) = [line for line in some.explain().splitlines() if line.startswith("An epoch")]
     assert (
         said
-        == "An epoch reads 10 of 40 rows of 2 files in a new order, of which part 0 of 2 is read, and gives 1 batches of 5 rows."
+        == "An epoch reads 10 of 40 rows of 2 files in a new order, of which part 0 of 2 is read, and gives 1 batch of 5 rows."
     )
 
 

@@ -45,6 +45,16 @@ def test_the_report_prints_in_80_columns_with_times_as_times(tmp_path: Path) -> 
     assert "<td>int64 or null</td>" in report._repr_html_()
 
 
+def test_row_groups_of_one_size_and_usual_encodings_are_named_once(tmp_path: Path) -> None:
+    table = pa.table({"city": ["Lima", "Oslo"] * 50, "x": [-0.0, 1.0] * 50})
+    url = write_table(tmp_path, table, row_group_size=50, use_dictionary=["city"], compression="none")
+    report = inspect(url)
+    assert str(report.facts()["row groups"]).startswith("2 of 50 rows, ")
+    assert report.field("city").line()[2] == "string, uncompressed 100%, dictionary"
+    assert report.field("x").line()[2] == "double, uncompressed 100%"
+    assert report.field("x").line()[-1] == "0 ... 1"
+
+
 def test_a_sample_of_row_groups_tells_the_size_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = build(tmp_path, [[5] * 10], names=("id",))
     whole = inspect(built.url)

@@ -224,6 +224,16 @@ def test_nulls_missing_statistics_and_refused_columns_are_reported(tmp_path: Pat
     assert problems == ["refused-column"]
 
 
+def test_nulls_of_many_columns_are_one_note(tmp_path: Path) -> None:
+    columns = {f"x{number}": [1.0, None] for number in range(8)}
+    (note,) = [each for each in lint(write_table(tmp_path, pa.table(columns))) if each.code == "nulls"]
+    assert note.field is None
+    assert note.what == (
+        "Of 2 rows, 'x0' is null in 1, 'x1' in 1, 'x2' in 1, 'x3' in 1, 'x4' in 1, 'x5' in 1, and 2 more fields."
+    )
+    assert 'nulls("drop", "x0", "x1", "x2", "x3", "x4", "x5", ...)' in note.remedy
+
+
 @pytest.mark.parametrize("name", ["id", "speed"])
 def test_an_empty_dataset_has_nothing_odd(tmp_path: Path, name: str) -> None:
     assert codes(write_table(tmp_path, pa.table({name: pa.array([], pa.int64())}))) == set()

@@ -97,8 +97,10 @@ def test_gaps_are_measured_between_consecutive_rows(tmp_path: Path) -> None:
     found = gaps(url, "ts")
     assert (found.rows, found.median, found.most, found.back) == (8, 10.0, 10.0, 1)
     assert found.largest[0][1] == 10.0
-    times = np.array([0, 60, 3600], "datetime64[ms]")
-    assert gaps(write_table(tmp_path / "times", pa.table({"at": times})), "at").largest == ((2, 3540.0), (1, 60.0))
+    times = np.array([0, 60_000, 3_600_000], "datetime64[ms]")
+    timed = write_table(tmp_path / "times", pa.table({"at": times}))
+    assert gaps(timed, "at").largest == ((2, 3_540_000.0), (1, 60_000.0))
+    assert "<td>0:59:00 before row 2, 0:01:00 before row 1</td>" in html_report(timed)
     with pytest.raises(PipelineError, match="expected single numbers or times"):
         gaps(url, "x")
 
