@@ -55,7 +55,7 @@ class Picker:
             raise TransformError(
                 f"transform {step.name} for {where()}: expected only the fields "
                 f"{[field.name for field in step.outputs]}, got also {sorted(map(str, unknown))}. Declare them in "
-                f"{'adds' if step.adds else 'output'}=[...]."
+                f"{'output=[...]' if step.declared and not step.adds else _adds(sorted(map(str, unknown)))}."
             )
         if step.adds:
             others = [name for name in result if name not in self._added]
@@ -88,9 +88,19 @@ def missing_fields(step: TransformStep, names: Iterable[Any], where: Callable[[]
         return TransformError(f"{who} {declared if step.partial else fields}, got {names}. {remedy}")
     if step.partial:
         return TransformError(f"{who} {declared}, got {names}. Return {{{shown}}}, or {whole}.")
+    new = [name for name in names if name not in fields]
+    if new and not step.declared:
+        return TransformError(
+            f"{who} {fields}, got {names}. Declare what it adds in {_adds(new)}: it may then return that alone."
+        )
     return TransformError(
         f"{who} {fields}, got {names}. Return every field: {whole}. Or name those that it leaves out in remove=(...)."
     )
+
+
+def _adds(names: Sequence[Any]) -> str:
+    """Returns the argument that declares new fields, with an example."""
+    return f"adds=[UnischemaField({names[0]!r}, np.float32), ...]"
 
 
 def _is_same(value: object, before: object) -> bool:

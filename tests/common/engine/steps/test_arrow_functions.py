@@ -32,7 +32,7 @@ def test_a_function_may_work_on_arrow_batches(drive: Pipeline, executor: str) ->
 
 
 def test_an_arrow_function_is_held_to_its_declaration(drive: Pipeline) -> None:
-    with pytest.raises(TransformError, match="Declare them in output"):
+    with pytest.raises(TransformError, match="Declare them in adds="):
         list(drive.select("id").transform(doubled, batched="arrow"))
     with pytest.raises(TransformError, match="expected 40 rows, as in its input, got 1"):
         list(drive.select("id").transform(lambda batch: batch.slice(0, 1), batched="arrow").batch(40))

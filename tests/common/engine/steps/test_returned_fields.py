@@ -94,6 +94,8 @@ CHANGED = r"row 0: expected values only for the fields in adds=, got other ones 
         (lambda row: {**row, "neg": 1, "z": 2}, {"output": [NEG]}, r"expected only the fields .* got also \['z'\]"),
         (lambda row: {}, {"adds": ["x"]}, r"Return \{'x': ...\}, or \{\*\*row, 'x': ...\}"),
         (lambda row: {"id": 1}, {}, r"expected the fields .*Return every field: \{\*\*row, 'id': ...\}"),
+        (lambda row: {"neg": 1}, {}, r"got \['neg'\]. Declare what .* in adds=\[UnischemaField\('neg', np.float32\), ...\]"),
+        (lambda row: {**row, "neg": 1}, {}, r"got also \['neg'\]. Declare them in adds=\[UnischemaField\('neg'"),
         (lambda row: {**row, "neg": 1, "name": "a"}, {"adds": [NEG]}, CHANGED),
         (lambda row: {"neg": 1, "other": 2}, {"adds": [NEG]}, r"got also \['other'\]. Declare them in adds="),
         (lambda row: {"neg": 1.5}, {"adds": [NEG]}, r"expected values that int64 can hold|expected dtype int64"),
