@@ -73,7 +73,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Headings that moved to another page lead there."""
+    """Headings that moved to another page lead there. Code in tables may break after a dot, slash or parenthesis."""
+    html = _CELL.sub(lambda cell: _CODE.sub(lambda code: _BREAKS.sub("<wbr>", code[0]), cell[0]), html)
     moved = {
         f"#{old.partition('#')[2]}": _address(new, page.url, files)
         for old, new in MOVED.items()
@@ -105,6 +106,9 @@ def on_post_build(config: Any) -> None:
             (folder / "index.html").write_text(text, encoding="utf-8")
 
 
+_CELL = re.compile(r"<td[ >].*?</td>", re.DOTALL)
+_CODE = re.compile(r"(?<=<code>)[^<]+(?=</code>)")
+_BREAKS = re.compile(r"(?<=[./(])(?=\w)")
 _ASKS_GITHUB = ' data-md-component="source"'
 _GO = "const moved = {}[location.hash]; if (moved) location.replace(moved);"
 

@@ -41,6 +41,13 @@ def test_code_in_tables_has_no_backslash_before_a_pipe() -> None:
     assert [name for name, text in html.items() if r"\|" in text] == []
 
 
+def test_code_in_tables_breaks_after_dots_and_parentheses_alone() -> None:
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="images.md"))
+    html = "<p><code>a.b(c)</code></p><table><tr><td><code>data.load_state(state_of(x))</code> 1.5</td></tr></table>"
+    shown = hooks().on_page_content(html, page, None, None)
+    assert shown == html.replace("data.load_state(state_of(x))", "data.<wbr>load_state(<wbr>state_of(<wbr>x))")
+
+
 def test_what_moved_leads_to_a_page_and_a_heading_that_are_there(tmp_path: Path) -> None:
     site = hooks()
     for old, new in site.MOVED.items():
