@@ -15,16 +15,16 @@ from ..schema.element import OutputField
 from ..schema.plain import integer, plain
 from ..schema.training_statistics import ElementStatistics, TrainingStatistics
 from .base import FieldNames, required_names
-from .number_base import NumberStage, check_lengths, fitted, one_source
+from .number_base import Exact, NumberStage, check_lengths, fitted, inside, one_source
 from .steps import ValueStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketizeStep(ValueStep):
-    """Counts the boundaries that are not above a number."""
+    """Counts the boundaries, in the dtype of the field, that are not above a number."""
 
     verb: ClassVar[str] = "bucketize"
-    boundaries: tuple[float, ...]
+    boundaries: tuple[Exact, ...]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Bucketize(NumberStage):
     sendable: ClassVar[bool] = True
     sample_arguments: ClassVar[tuple[object, ...]] = (("x",), ((0.0,),))
     patterns: tuple[str, ...]
-    boundaries: tuple[tuple[float, ...], ...]
+    boundaries: tuple[tuple[Exact, ...], ...]
 
     @classmethod
     def of(
@@ -75,7 +75,11 @@ class Bucketize(NumberStage):
                 raise PipelineError(f"bucketize: expected boundaries to be ascending finite numbers, got {values!r}.")
 
     def step(self, place: int, number: int, output: OutputField) -> BucketizeStep:
-        return BucketizeStep(number=number, field=output, boundaries=self.boundaries[place])
+        boundaries = self.boundaries[place]
+        if output.dtype.kind in "iu":
+            most = np.iinfo(output.dtype).max
+            boundaries = tuple(inside(output.dtype, each, math.ceil) for each in boundaries if each <= most)
+        return BucketizeStep(number=number, field=output, boundaries=boundaries)
 
     def dtype_after(self, output: OutputField) -> np.dtype:
         return np.dtype(np.int64)

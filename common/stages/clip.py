@@ -15,7 +15,7 @@ from ..schema.element import OutputField
 from ..schema.plain import plain
 from ..schema.training_statistics import TrainingStatistics
 from .base import FieldNames, required_names
-from .number_base import NumberStage, Places, by_place, check_lengths, fit_to, fitted, is_finite, one_source
+from .number_base import Exact, NumberStage, by_place, check_lengths, fit_to, fitted, inside, is_finite, one_source
 from .steps import ValueStep
 
 
@@ -37,8 +37,8 @@ class Clip(NumberStage):
     kinds: ClassVar[str] = "iuf"
     sample_arguments: ClassVar[tuple[object, ...]] = (("x",), (0.0,), (1.0,))
     patterns: tuple[str, ...]
-    low: tuple[Places | None, ...]
-    high: tuple[Places | None, ...]
+    low: tuple[Exact | tuple[Exact, ...] | None, ...]
+    high: tuple[Exact | tuple[Exact, ...] | None, ...]
 
     @classmethod
     def of(
@@ -92,10 +92,11 @@ class Clip(NumberStage):
         return output.dtype
 
 
-def _bound(dtype: np.dtype, bound: float | None, inwards: Callable[[float], int]) -> Any:
+def _bound(dtype: np.dtype, bound: Exact | None, inwards: Callable[[Exact], int]) -> Any:
     """A bound as a number of a dtype: of integers the next one inside, of floats the nearest finite one."""
     if bound is None:
         return None
-    limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
-    value = bound if dtype.kind == "f" else inwards(bound)
-    return dtype.type(min(max(value, limits.min), limits.max))
+    if dtype.kind != "f":
+        return dtype.type(inside(dtype, bound, inwards))
+    limits = np.finfo(dtype)
+    return dtype.type(min(max(bound, limits.min), limits.max))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, ClassVar, TypeAlias, TypeGuard
 
@@ -19,6 +19,8 @@ from .steps import ValueStep
 
 Places: TypeAlias = float | tuple[float, ...]
 """A number for all numbers of a field, or one for each place along its last axis."""
+Exact: TypeAlias = int | float
+"""A number that is compared with others. As a float, an integer beyond 2**53 would be another number."""
 
 
 class NumberStage(Stage):
@@ -79,7 +81,7 @@ def one_source(verb: str, stats: object, numbers: str, *values: object) -> None:
         raise PipelineError(f"{verb}: expected either stats= or {numbers}, got {'both' if explicit else 'neither'}.")
 
 
-def by_place(value: Places | None) -> tuple[float | None, ...]:
+def by_place(value: Exact | tuple[Exact, ...] | None) -> tuple[Exact | None, ...]:
     """Returns the numbers that a parameter has for the places of a field, or the only one."""
     return value if isinstance(value, tuple) else (value,)
 
@@ -87,6 +89,12 @@ def by_place(value: Places | None) -> tuple[float | None, ...]:
 def is_finite(value: object) -> TypeGuard[float]:
     """Whether a parameter is a number, and neither infinite nor NaN."""
     return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]  # checked just now
+
+
+def inside(dtype: np.dtype, number: Exact, inwards: Callable[[Exact], int]) -> Exact:
+    """Returns the number of an integer dtype that is next to another one, ``math.ceil`` or ``math.floor`` of it."""
+    limits = np.iinfo(dtype)
+    return min(max(inwards(number), int(limits.min)), int(limits.max))
 
 
 def fit_to(verb: str, output: OutputField, value: Any) -> Any:

@@ -22,6 +22,7 @@ MOST_VALUES = 10_000_000
 _PENDING = 1 << 16
 _LEVEL = 1 << 15
 _SQUARE_OVERFLOWS = 1e150
+_EXACT = float(1 << 53)  # beyond, floats leave out integers
 
 
 class Moments:
@@ -154,6 +155,9 @@ class NumberSummary:
                 numbers = numbers[finite]
         self._moments.add(numbers)
         self._sketch.add(numbers)
+        if values.dtype.kind in "iu" and max(-self._moments.least, self._moments.most) > _EXACT and len(values):
+            self._moments.least = min(self._moments.least, _next_to(int(values.min()), -np.inf))
+            self._moments.most = max(self._moments.most, _next_to(int(values.max()), np.inf))
 
     def result(self) -> NumberStatistics:
         """Returns the statistics of all values so far."""
@@ -244,6 +248,13 @@ class CategorySummary:
 
 
 Summary = NumberSummary | CategorySummary
+
+
+def _next_to(number: int, direction: float) -> float:
+    """Returns an integer as a float; if none equals it, the next one in a direction."""
+    made = float(number)
+    beyond = made < number if direction > 0 else made > number
+    return float(np.nextafter(made, direction)) if beyond else made
 
 
 def _known(column: Column) -> tuple[int, Values]:

@@ -30,6 +30,8 @@ from ...stages.steps import ValueStep
 from ..columns.batch import Column, Dense, Plain, Ragged, Strings, leading, values_of, with_values
 from ..columns.protocols import Describe
 
+_DIFFERENCE_OVERFLOWS = 1e290  # between float64 numbers, from such a mean on
+
 Values = np.ndarray | Strings
 """All values of a column, end to end: numbers ``[n]``, or texts or byte strings."""
 
@@ -114,8 +116,12 @@ def compute_standardized(step: StandardizeStep, values: Values) -> Computed:
     """Returns ``(value - mean) / std`` in the step's dtype. What this cannot hold becomes infinite."""
     made = _by_place(np.array(values, np.float64), step.mean)
     with np.errstate(over="ignore", invalid="ignore"):
-        made -= step.mean
+        if is_far := np.max(np.abs(step.mean)) > _DIFFERENCE_OVERFLOWS:
+            made *= 0.5
+        made -= np.multiply(step.mean, 0.5) if is_far else step.mean
         made /= step.std
+        if is_far:
+            made *= 2
         return Computed((made if step.dtype == "float64" else made.astype(step.dtype)).reshape(-1))
 
 
@@ -133,7 +139,8 @@ def _by_place(values: np.ndarray, parameter: object) -> np.ndarray:
 def compute_buckets(step: BucketizeStep, values: Values) -> Computed:
     """Returns how many boundaries are not above each number, int64. NaN is refused; infinity is in an outer bucket."""
     assert isinstance(values, np.ndarray)
-    codes = np.searchsorted(np.array(step.boundaries), values, side="right").astype(np.int64, copy=False)
+    boundaries = np.array(step.boundaries, values.dtype if values.dtype.kind in "iu" else np.float64)
+    codes = np.searchsorted(boundaries, values, side="right").astype(np.int64, copy=False)
     wrong = np.isnan(values) if values.dtype.kind == "f" else None
     return Computed(
         codes, wrong, lambda place: f"expected a number, got {values[place]}. Filter or transform such rows."

@@ -230,3 +230,12 @@ def test_numbers_whose_squares_overflow_have_finite_statistics(tmp_path: Path) -
     stats = Pipeline(tmp_path / "x.parquet").fit("x")["x"]
     assert stats.mean == pytest.approx(0, abs=1e293)
     assert stats.std == pytest.approx(1.7e308)
+
+
+def test_numbers_whose_difference_from_the_mean_overflows_are_standardized(tmp_path: Path) -> None:
+    x = np.array([1.7e308, -1.7e308, 1.0, 1.6e308])
+    pq.write_table(pa.table({"x": x}), tmp_path / "x.parquet")
+    rows = Pipeline(tmp_path / "x.parquet")
+    stats = rows.fit("x")
+    made = next(iter(rows.standardize("x", stats=stats, dtype="float64").batch(4)))["x"]
+    np.testing.assert_allclose(made, (x / 4 - stats["x"].mean / 4) / stats["x"].std * 4, rtol=1e-12)

@@ -25,6 +25,14 @@ def test_a_boundary_belongs_to_the_bucket_above_it(tmp_path: Path) -> None:
     assert (batch["n"].dtype, batch["n"].tolist()) == (np.int64, [0, 1, 1, 2, 2])
 
 
+def test_integers_are_compared_exactly(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, n=[2**60 + 1, 2**60 + 3, 5, -1], u=pa.array([0, 7, 254, 255], pa.uint8()))
+    batch = next(iter(rows.bucketize("n", boundaries=[2.5, 2**60 + 2, 2**60 + 5]).batch(4)))
+    assert batch["n"].tolist() == [1, 2, 1, 0]
+    batch = next(iter(rows.bucketize("u", boundaries=[-3, 6.5, 254, 1e300]).batch(4)))
+    assert batch["u"].tolist() == [1, 2, 3, 3]
+
+
 def test_fitted_buckets_hold_equally_many_and_equal_boundaries_become_one(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, x=np.arange(100.0)[::-1], same=[1.0] * 60 + [2.0] * 40)
     made = rows.bucketize("x", "same", stats=rows.fit("x", "same"), buckets=5)

@@ -37,6 +37,19 @@ def test_fitted_bounds_are_quantiles(rows: Pipeline) -> None:
         rows.clip("n", stats=stats, quantiles=(0.01, 0.75))
 
 
+def test_integers_that_floats_leave_out_are_bounds_and_stay_within_fitted_ones(tmp_path: Path) -> None:
+    numbers = [2**60 + 1, 2**60 + 3, 2**60 + 7, -(2**62) - 1]
+    pq.write_table(
+        pa.table({"n": numbers, "u": pa.array([2**64 - 1, 2**64 - 3, 1, 0], pa.uint64())}), tmp_path / "n.parquet"
+    )
+    rows = Pipeline(tmp_path / "n.parquet")
+    clipped = next(iter(rows.clip("n", low=2**60 + 2, high=2**60 + 5).batch(4)))
+    assert clipped["n"].tolist() == [2**60 + 2, 2**60 + 3, 2**60 + 5, 2**60 + 2]
+    whole = next(iter(rows.clip("n", "u", stats=rows.fit("n", "u")).batch(4)))
+    assert (whole["n"].tolist(), whole["u"].tolist()) == (numbers, [2**64 - 1, 2**64 - 3, 1, 0])
+    assert Pipeline.from_json(rows.clip("n", high=2**60 + 5).to_json()) == rows.clip("n", high=2**60 + 5)
+
+
 def test_wrong_bounds_are_refused(rows: Pipeline) -> None:
     with pytest.raises(PipelineError, match="clip: expected either stats= or low= or high=, got neither"):
         rows.clip("x")
