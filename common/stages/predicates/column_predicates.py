@@ -212,8 +212,9 @@ def hash_column(column: pa.Array, seed: int) -> np.ndarray:
         values = as_numpy(column)
         return _splitmix(values.astype(np.int64 if values.dtype.kind == "i" else np.uint64).view(np.uint64), seed)
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    table = np.array([_hash_value(value, seed) for value in python_values(encoded.dictionary)], dtype=np.uint64)
-    table = np.append(table, np.uint64(_hash_value(None, seed)))
+    begun = hashlib.blake2b(f"{seed}\0".encode(), digest_size=8, person=b"parquetry")
+    different = [*python_values(encoded.dictionary), None]
+    table = np.array([_hash_value(value, seed, begun) for value in different], dtype=np.uint64)
     codes = encoded.indices.cast(pa.int64()).fill_null(len(table) - 1)  # int8 may not hold the number of null
     result: np.ndarray = table[as_numpy(codes)]
     return result
@@ -227,9 +228,12 @@ def _splitmix(values: np.ndarray, seed: int) -> np.ndarray:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _hash_value(value: object, seed: int) -> int:
-    value = _before_widening(value)
-    if isinstance(value, bool) or value is None:
+def _hash_value(value: object, seed: int, begun: hashlib.blake2b) -> int:
+    """Returns the hash of a value. ``begun`` has seen the seed: a copy of it costs less than a new one."""
+    value = value if type(value) is str else _before_widening(value)
+    if type(value) is str:
+        text = value
+    elif isinstance(value, bool) or value is None:
         text = repr(value)
     elif isinstance(value, int):
         return int(_splitmix(np.array([value & _WORD], dtype=np.uint64), seed)[0])
@@ -241,8 +245,9 @@ def _hash_value(value: object, seed: int) -> int:
         text = value.isoformat()
     else:
         text = str(value)
-    digest = hashlib.blake2b(f"{seed}\0{text}".encode(), digest_size=8, person=b"parquetry").digest()
-    return int.from_bytes(digest, "little")
+    hasher = begun.copy()
+    hasher.update(text.encode())
+    return int.from_bytes(hasher.digest(), "little")
 
 
 def _before_widening(value: object) -> Any:
