@@ -69,6 +69,7 @@ def _facts(roles: Roles) -> set[str]:
         "nulls": any(column.null_share for column in roles.of("number", "flag")),
         "matrix": bool(_packed(roles)),
         "odd": any(column.odd for column in roles.of("number")),
+        "plain": _is_plain(roles),
         "declared": any(column.image for column in roles.of("image")),
         "colors": any(_channels(column) == 3 for column in roles.of("image")),
     }
@@ -109,6 +110,7 @@ def _values(url: str, roles: Roles, face: str, opener: str) -> dict[str, str]:
         "single": _joined(_stars(roles, "CATEGORIES", "KEYS")),
         "several": _joined(_stars(roles, "LISTS") + (["*TOKENS"] if roles.of("text") else [])),
         "matrix": _text(_matrix(roles)),
+        "joined": f"batch[{_text(_matrix(roles))}]" if _is_plain(roles) else "torch.cat(parts, 1)",
         "outputs": ", ".join(outputs),
         "width": str(_width(roles)),
         "inputs": str(_inputs(roles)),
@@ -129,6 +131,12 @@ def _joined(stars: list[str]) -> str:
 def _packed(roles: Roles) -> list[str]:
     """The lists of columns that one matrix holds."""
     return _stars(roles, "NUMBERS", "FLAGS") + (["*CLOCK"] if roles.of("time") else [])
+
+
+def _is_plain(roles: Roles) -> bool:
+    """Whether the matrix is all that the model takes, as it is."""
+    odd = any(column.odd for column in roles.of("number"))
+    return bool(_packed(roles)) and _inputs(roles) == _width(roles) and not odd
 
 
 def _sizes(roles: Roles) -> list[str]:
@@ -273,7 +281,7 @@ matrix|    part = part.pack($matrix, $packed, "float32")
 _TORCH = """\
 |def loss_of(batch):
 odd|    parts = [batch[$matrix].nan_to_num()]
-matrix !odd|    parts = [batch[$matrix]]
+matrix !odd !plain|    parts = [batch[$matrix]]
 !matrix|    parts = []
 category hashed codes text|    for name, bag in zip(SIZES, bags, strict=True):
 category hashed codes text|        parts.append(bag(batch[name].view(len(batch[name]), -1)))
@@ -281,8 +289,8 @@ floats|    for name, length in zip(FLOATS, LENGTHS, strict=True):
 floats|        parts.append((batch[name].sum(1) / batch[length].clamp(min=1)).float()[:, None])
 array|    parts += [batch[name].flatten(1) for name in ARRAYS]
 image|    parts.append(layers(batch[IMAGE].permute(0, 3, 1, 2)))
-classes_target|    return nn.functional.cross_entropy(head(torch.cat(parts, 1)), batch[TARGET])
-!classes_target|    output = head(torch.cat(parts, 1))[:, 0]
+classes_target|    return nn.functional.cross_entropy(head($joined), batch[TARGET])
+!classes_target|    output = head($joined)[:, 0]
 binary_target|    return nn.functional.binary_cross_entropy_with_logits(output, batch[TARGET].float())
 number_target|    return nn.functional.mse_loss(output, batch[TARGET])
 |
