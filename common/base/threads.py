@@ -96,8 +96,13 @@ class ThreadPool(Executor):
             self._closed = True
             while cancel_futures and self._calls:
                 self._calls.popleft().future.cancel()
-            if wait:
-                self._ended.wait_for(lambda: self._working <= 0)  # below after Ctrl-C inside `_start`
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Returns when all calls so far are made, or cancelled and not begun."""
+        with self._lock:
+            self._ended.wait_for(lambda: self._working <= 0)  # below after Ctrl-C inside `_start`
 
     def work(self, call: _Call | None) -> None:
         """Makes a call, and then those that wait. For the threads."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...base.process.forks import ForkLock, begun_by_parent, leave_to_parent
@@ -207,7 +207,8 @@ class Reader(SampleReader):
         """
         if self._loader.cache is not None:
             with self._lock:
-                wait(self._futures)
+                if self._process == os.getpid():
+                    self._pool.wait()
                 clear(self._loader.cache[0])
         print("Cache cleanup complete.")  # as Petastorm does
 

@@ -98,6 +98,11 @@ class RowGroupMaker:
     def close(self) -> None:
         """Does nothing: the threads serve the next loop, too."""
 
+    def wait(self) -> None:
+        """Returns when no job is being loaded: none of the current loop, and none that an earlier loop has dropped."""
+        if self._pool is not None:
+            self._pool.wait()
+
     def shutdown(self, *, wait: bool) -> None:
         """Ends all work; with ``wait``, returns after it has ended. Idempotent. Called in any thread."""
         self._token.cancel()

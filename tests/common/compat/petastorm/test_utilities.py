@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 import sys
+import threading
 import urllib.parse
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +33,7 @@ from parquetry.common.compat.petastorm.fs_utils import (
     get_filesystem_and_path_or_paths,
     normalize_dir_url,
 )
+from parquetry.common.compat.petastorm.loading import LoadJob, RowGroupLoader
 from parquetry.common.compat.petastorm.local_disk_cache import LocalDiskCache, NullCache
 from parquetry.common.compat.petastorm.tools import copy_dataset
 from parquetry.common.compat.petastorm.unischema import Unischema, UnischemaField, dict_to_spark_row
@@ -195,6 +197,67 @@ def test_the_cache_of_a_live_reader_is_removed_after_what_it_loads_is_kept(
         assert len(list(reader)) == 59
     assert removed == [str(tmp_path)]
     assert capsys.readouterr().out == "Cache cleanup complete.\n"
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_removing_the_cache_waits_for_row_groups_that_nobody_reads_any_more(
+    tmp_path: Path, stops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    loaded: list[int] = []
+    load = RowGroupLoader.load
+
+    def load_slowly(self: RowGroupLoader, job: LoadJob) -> Any:
+        if job.row_group == 0:
+            assert began.wait(60)
+            raise ZeroDivisionError
+        result = load(self, job)
+        if job.row_group == 1:
+            began.set()
+            assert go_on.wait(60)
+            loaded.append(1)
+        return result
+
+    cleared: list[list[int]] = []
+    monkeypatch.setattr(RowGroupLoader, "load", load_slowly)
+    monkeypatch.setattr(reading, "clear", lambda directory: cleared.append(list(loaded)))
+    options: dict[str, Any] = {"cache_type": "local-disk", "cache_location": str(tmp_path), "workers_count": 2}
+    with petastorm.make_reader(str(REAL), ["id"], shuffle_row_groups=False, **options) as reader:
+        with pytest.raises(ZeroDivisionError):
+            next(reader)
+        if stops:
+            reader.stop()  # cancels those that no thread has begun
+        removing = threading.Thread(target=reader.cleanup_cache, daemon=True)
+        removing.start()
+        removing.join(0.2)
+        assert not cleared
+        go_on.set()
+        removing.join(60)
+    assert cleared == [[1]]
+
+
+def test_the_cache_of_a_stopped_reader_is_removed(tmp_path: Path) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def wait(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 8:
+            began.set()
+            assert go_on.wait(60)
+        return row
+
+    cache = tmp_path / "cache"
+    options: dict[str, Any] = {"cache_type": "local-disk", "cache_location": str(cache), "workers_count": 1}
+    spec = petastorm.TransformSpec(wait)
+    with petastorm.make_reader(str(REAL), ["id"], shuffle_row_groups=False, transform_spec=spec, **options) as reader:
+        next(reader)
+        assert began.wait(60)
+        reader.stop()  # its other row groups are cancelled
+        removing = threading.Thread(target=reader.cleanup_cache, daemon=True)
+        removing.start()
+        go_on.set()
+        removing.join(60)
+        assert not removing.is_alive()
+    assert not cache.exists()
 
 
 def test_a_disk_cache_too_small_for_its_values_is_refused(tmp_path: Path) -> None:
