@@ -194,7 +194,7 @@ class Reader(SampleReader):
 
     def join(self) -> None:
         """Waits until every worker has ended; call `stop` first."""
-        self._pool.shutdown(wait=True)
+        self._pool.shutdown(wait=self._process == os.getpid())  # a forked child has none of the threads
         self._loop = None
 
     def cleanup(self) -> None:

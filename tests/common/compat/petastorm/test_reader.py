@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import os
+import signal
 import threading
 from collections import Counter
 from pathlib import Path
@@ -293,6 +294,29 @@ def test_a_fork_gets_no_row_of_its_parents_reader(pool: str) -> None:
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         next(reader)
+
+
+def test_a_fork_closes_its_parents_reader_without_waiting_for_threads_that_it_lacks() -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def wait(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 8:  # of the second row group
+            began.set()
+            assert go_on.wait(60)
+        return row
+
+    options: dict[str, Any] = {"shuffle_row_groups": False, "workers_count": 1}
+    with make_reader(str(REAL), ["id"], transform_spec=TransformSpec(wait), **options) as reader:
+        next(reader)
+        assert began.wait(60)
+        child = os.fork()
+        if not child:
+            signal.alarm(30)  # ends it if it hangs
+            reader.stop()
+            reader.join()
+            os._exit(7)
+        go_on.set()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_reset_before_anything_was_read_does_nothing() -> None:
