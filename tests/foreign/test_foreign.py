@@ -24,8 +24,8 @@ def test_a_footer_that_is_put_together_again_is_the_same(tmp_path: Path) -> None
     ("numbers", "faces"),
     [
         pytest.param(range(2), (), id="threads"),
-        pytest.param(range(2, 40), None, id="every face", marks=pytest.mark.slow),
-        pytest.param(range(40, 340), None, id="all", marks=pytest.mark.nightly),
+        pytest.param(range(2, 16), None, id="every face", marks=pytest.mark.slow),
+        pytest.param(range(16, 340), None, id="all", marks=pytest.mark.nightly),
     ],
 )
 def test_every_file_is_read_as_arrow_reads_it(tmp_path: Path, numbers: range, faces: Sequence[Face] | None) -> None:

@@ -17,7 +17,6 @@ import pyarrow as pa
 from ...base.errors import TransformError
 from ...base.memory.arena import Heap
 from ...base.process.forks import load_compute
-from ...base.progress import check_cancelled
 from ...dataset.dataset import StoredDataset
 from ...plan.block_reads import BlockRows
 from ...plan.selection.refused import all_refused, refused_by
@@ -164,7 +163,6 @@ def tested_rows(
     at_once = int(np.clip(fitting, 1, _TESTED_AT_ONCE))
     result = np.zeros(len(rows), dtype=bool)
     for first in range(0, len(rows), at_once):
-        check_cancelled()
         count = min(at_once, len(rows) - first)
         source = BlockSlice(block=block, item_rows=np.arange(first, first + count)[:, None], places=None)
         columns = [gather(field, number, [source], count, Heap()) for number, field in enumerate(fetcher.fields)]
@@ -201,7 +199,6 @@ def _tested_each(
     values = [rows_of(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)]
     result = np.zeros(rows, dtype=bool)
     for number in range(rows):
-        check_cancelled()
         row = nest(outputs, [column[number] for column in values])
         with lock:
             answer = call_with(step.function, row, called, partial(describe, number))

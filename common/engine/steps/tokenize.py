@@ -12,7 +12,6 @@ import numpy as np
 
 from ...base.errors import NullValueError, TransformError
 from ...base.process.exit_watch import serves_a_trainer
-from ...base.progress import check_cancelled
 from ...stages.functions import lock_of
 from ...stages.tokenize import Tokenizer, TokenizeStep
 from ..columns.batch import Column, Ragged, Strings, rows_of, without_valid
@@ -50,7 +49,6 @@ def _ids(step: TokenizeStep, texts: Sequence[str], valid: np.ndarray | None, des
     places = list(range(len(texts))) if valid is None else np.flatnonzero(valid).tolist()
     result: list[_Ids] = [()] * len(texts)
     for first in range(0, len(places), _TEXTS_AT_ONCE):
-        check_cancelled()
         some = places[first : first + _TEXTS_AT_ONCE]
         for place, ids in zip(some, _tokenized(step, [texts[n] for n in some], some, describe), strict=True):
             result[place] = ids

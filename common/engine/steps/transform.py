@@ -73,7 +73,6 @@ def apply_to_rows(
     lock = lock_of(function)
     rngs = repeat(()) if step.key is None else zip(generators(step.key, keys()))
     for number, rng in zip(range(count), rngs, strict=False):
-        check_cancelled()
         row = nest(step.inputs, [values[number] for values in inputs])
         with lock:
             result = call_with(function, row, f"transform {step.name}", partial(describe, number), *rng)
@@ -159,9 +158,11 @@ def call_with(
     """Calls a user's function with an argument and perhaps ``more``; ``called`` and ``where`` are for its errors.
 
     Raises:
+        PipelineError: this thread's work is cancelled. It may have waited long for the lock of the function.
         TransformError: the function raised an error that is not ours, even one that would end a process (`SystemExit`).
         ResourceError: it ran out of memory, files or threads, which is not the fault of a row.
     """
+    check_cancelled()
     try:
         return function(argument, *more)
     except ParquetryError as error:

@@ -94,6 +94,10 @@ CASES: dict[str, tuple[Callable[[], pa.Table], str]] = {
 }
 
 
+OFTEN = [("clicks", "torch"), ("series", "torch"), ("texts", "torch"), ("lists", "tensorflow")]
+"""The cases that run on every change."""
+
+
 def dataset(name: str, directory: Path) -> str:
     table = CASES[name][0]()
     if name == "partitions":
@@ -103,9 +107,12 @@ def dataset(name: str, directory: Path) -> str:
     return "rows.parquet"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "framework"), [*((name, "torch") for name in CASES), ("clicks", "tensorflow"), ("lists", "tensorflow")]
+    ("name", "framework"),
+    [
+        pytest.param(*case, marks=pytest.mark.slow if case in OFTEN else pytest.mark.nightly)
+        for case in [*((name, "torch") for name in CASES), ("clicks", "tensorflow"), ("lists", "tensorflow")]
+    ],
 )
 def test_a_program_runs_resumes_and_is_formatted(
     name: str, framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -38,12 +38,12 @@ def test_an_interrupt_waits_for_the_running_calls_alone(
 
     def interrupted(row: dict[str, Any]) -> bool:
         calls.append(row["a"])
-        if len(calls) == 1:
+        while not ended.is_set():  # Python may miss a signal that comes just before it waits
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        ended.wait()
+            ended.wait(5)
         return True
 
     monkeypatch.setattr(progress, "ThreadPool", Pool)
     with pytest.raises(KeyboardInterrupt):
         next(iter(Pipeline(tmp_path, "a", workers=4).where(interrupted, fields=["a"])))
-    assert 1 <= len(calls) <= 4
+    assert len(calls) == 1  # the others wait for the function, which one thread at a time calls
