@@ -105,7 +105,7 @@ class CoreColumns:
     """
 
     def __init__(
-        self, kinds: Sequence[ColumnKind], described: _Chunks, rows: int, ordered: Container[str] = ()
+        self, kinds: Sequence[ColumnKind], described: CoreChunks, rows: int, ordered: Container[str] = ()
     ) -> None:
         self.columns = columns = [kinds[number] for number in described.column.tolist()]
         self.rows = rows
@@ -223,7 +223,7 @@ class CoreColumns:
             return [np.frombuffer(blocks[0], dtype, rows, begin) for dtype, begin in self._numbers]
         described = zip(self._described(), found.tolist(), nulls.tolist(), strict=True)
         return [
-            None if some < 0 else _values_of(column, rows, blocks[part], begins, some, empty, longer.get(number))
+            None if some < 0 else values_of(column, rows, blocks[part], begins, some, empty, longer.get(number))
             for number, ((column, begins, part), some, empty) in enumerate(described)
         ]
 
@@ -319,7 +319,7 @@ def _read_together(chunks: np.ndarray) -> list[tuple[int, int]]:
     return [*runs, (first, len(chunks))]
 
 
-def _values_of(
+def values_of(
     kind: ColumnKind,
     rows: int,
     block: np.ndarray,
@@ -374,7 +374,7 @@ def core_columns(
     described = describe()
     rows = described.rows
     here = described.columns.kinds(names, types, types_key) if _COMPRESSIONS else ()
-    chunks = _chunks_of([described] if here else [], here)
+    chunks = chunks_of([described] if here else [], here)
     made = CoreColumns(here, chunks, rows, ordered)
     kept_columns.keep((key, names, ordered), made)
     return made
@@ -411,7 +411,7 @@ def read_numbers(
     if not numbers:
         return nothing, NO_FILE
     rows = np.array([each.rows for each in described], np.int64)
-    each = _chunks_of(described, numbers)
+    each = chunks_of(described, numbers)
     chunks = each.chunks
     bit_bytes = np.where(chunks["definition"] > 0, -(-chunks["capacity"] // 8), 0)
     row_bytes = np.array([kind.width for kind in numbers])
@@ -444,7 +444,7 @@ def read_numbers(
     return values, status
 
 
-class _Chunks(NamedTuple):
+class CoreChunks(NamedTuple):
     """Chunks of row groups of a file that the core may read, in the order of the file.
 
     Attributes:
@@ -465,10 +465,10 @@ class _Chunks(NamedTuple):
         return int(pages.max(initial=0)), int(dictionaries.max(initial=0))
 
 
-def _chunks_of(described: Sequence[DescribedGroup], kinds: Sequence[ColumnKind]) -> _Chunks:
+def chunks_of(described: Sequence[DescribedGroup], kinds: Sequence[ColumnKind]) -> CoreChunks:
     """Returns those of the columns that the core may read in each of several row groups of a file."""
     if not described:
-        return _Chunks(np.zeros(0, CHUNK), *np.zeros((3, 0), np.int64))
+        return CoreChunks(np.zeros(0, CHUNK), *np.zeros((3, 0), np.int64))
     facts = facts_of(described, [kind.leaf for kind in kinds])
     chunks = np.zeros(facts.shape, CHUNK)
     for name, of_kind in (
@@ -497,7 +497,7 @@ def _chunks_of(described: Sequence[DescribedGroup], kinds: Sequence[ColumnKind])
     groups, columns = np.nonzero(possible)
     order = np.argsort(chunks["begin"][groups, columns], kind="stable")
     groups, columns = groups[order], columns[order]
-    return _Chunks(chunks[groups, columns], unpacked[groups, columns], groups, columns)
+    return CoreChunks(chunks[groups, columns], unpacked[groups, columns], groups, columns)
 
 
 def _most_bytes(size: Any) -> Any:

@@ -17,9 +17,9 @@ from oracle import examples
 
 from parquetry.common.base.memory.arrow_views import as_arrow
 from parquetry.common.base.native.library import CORE, has_zstd
-from parquetry.common.base.native.parquet import CHUNK, SLACK, decode_chunks
+from parquetry.common.base.native.parquet import SLACK, decode_chunks
 from parquetry.common.parquet.group_footers import rewritten
-from parquetry.common.parquet.native_decode import _column
+from parquetry.common.parquet.native_decode import chunks_of, values_of
 from parquetry.common.parquet.page_header import page_headers
 from parquetry.common.storage.file_versions import FileVersion
 from parquetry.common.storage.files import DataFile
@@ -37,16 +37,17 @@ class Chunk:
         self.rows = len(values)
         file = DataFile(version=FileVersion(path="x.parquet", size_bytes=len(content)), relative="x.parquet")
         described = footer.bare_groups(file)[0]
-        (kind,) = described.columns.kinds(("x",), None, "")
-        self._column = _column(kind, described.facts[0].tolist(), self.rows)
-        assert self._column is not None
-        self.bytes = content[self._column.begin : self._column.end]
+        (self._kind,) = kinds = described.columns.kinds(("x",), None, "")
+        chunks = chunks_of([described], kinds)
+        self._chunk, (self._page_bytes, self._dictionary_bytes) = chunks.chunks, chunks.scratch_bytes()
+        ((begin, size),) = self._chunk[["begin", "size"]].tolist()
+        self.bytes = content[begin : begin + size]
 
     def in_order(self, items: np.ndarray, data: bytes | None = None) -> tuple[np.ndarray, np.ndarray] | None:
         """Returns the numbers of the rows in ``items`` as bytes, and which are not null; ``None`` if it refuses."""
         data = self.bytes if data is None else data
         padded = np.frombuffer(data + bytes(SLACK), np.uint8).copy()
-        chunk = np.array([self._column.chunk], CHUNK)
+        chunk = self._chunk.copy()
         chunk["size"], chunk["data"], chunk["in_order"] = len(data), padded.ctypes.data, 1
         width = int(chunk["value_bytes"][0])
         values, validity = np.empty((len(items), width), np.uint8), np.zeros(-(-self.rows // 8), np.uint8)
@@ -55,8 +56,8 @@ class Chunk:
             chunk,
             self.rows,
             checked=True,
-            page=np.empty(self._column.page_bytes + SLACK, np.uint8),
-            dictionary=np.empty(self._column.dictionary_bytes, np.uint8),
+            page=np.empty(self._page_bytes + SLACK, np.uint8),
+            dictionary=np.empty(self._dictionary_bytes, np.uint8),
             column=np.empty(self.rows * width, np.uint8),
             items=items,
         )
@@ -69,9 +70,9 @@ class Chunk:
         """Returns the values in some bytes, or ``None`` if the core leaves them to Arrow."""
         rows = self.rows if rows is None else rows
         padded = np.frombuffer(data + bytes(SLACK), np.uint8).copy()
-        page = np.empty(self._column.page_bytes + SLACK, np.uint8)
-        dictionary = np.empty(self._column.dictionary_bytes, np.uint8)
-        chunk = np.array([self._column.chunk], CHUNK)
+        page = np.empty(self._page_bytes + SLACK, np.uint8)
+        dictionary = np.empty(self._dictionary_bytes, np.uint8)
+        chunk = self._chunk.copy()
         chunk["size"], chunk["data"] = len(data), padded.ctypes.data
         offsets = np.empty(int(chunk["offset_bytes"][0]) * (rows + 1), np.uint8)
         validity = np.empty(-(-rows // 8), np.uint8)
@@ -89,7 +90,7 @@ class Chunk:
             return None
         block = np.concatenate([values, offsets, validity])
         begins = (0, len(values), len(values) + len(offsets))
-        values = self._column.values(rows, block, begins, found, int(chunk["nulls"][0]))
+        values = values_of(self._kind, rows, block, begins, found, int(chunk["nulls"][0]))
         return as_arrow(values) if isinstance(values, np.ndarray) else values
 
 
