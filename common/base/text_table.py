@@ -1,4 +1,4 @@
-"""`TextTable`: rows of text as a table, in 80 columns of text or as HTML."""
+"""Text for people: `TextTable`, rows of text as a table, in 80 columns of text or as HTML; `counted`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ from .process.dataclass import dataclass
 
 WIDTH = 80
 _LEAST = 8  # a column is not made narrower than this
+
+
+def counted(count: int, singular: str) -> str:
+    """Returns a number and the noun that it counts.
+
+    >>> counted(1, "row"), counted(2_000, "batch")
+    ('1 row', '2,000 batches')
+    """
+    ending = "es" if singular.endswith("ch") else "s"
+    return f"{count:,} {singular}{'' if count == 1 else ending}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from ..base.native.library import is_compiled
+from ..base.text_table import counted
 from ..dataset.file_schemas import types_text
 from ..dataset.store_reads import fetched_ranges
 from ..dataset.video.frames import EncodedFrames
@@ -85,7 +86,7 @@ def _in_words(plan: Plan) -> str:
         order = "in a new order" if shuffle.reshuffle_each_iteration else "shuffled, in the same order each time"
     shards = 1 if shard is None else shard.num_shards
     part = "" if shard is None or shards == 1 else f", of which part {shard.index} of {shards} is read"
-    return f"An epoch reads {rows} of {files:,} file{'s'[: files != 1]} {order}{part}, and gives {_given(plan)}."
+    return f"An epoch reads {rows} of {counted(files, 'file')} {order}{part}, and gives {_given(plan)}."
 
 
 def _storage(plan: Plan) -> list[str]:
@@ -97,7 +98,7 @@ def _storage(plan: Plan) -> list[str]:
     shown = "" if table is None else f"{table}: "
     partitions += f", {deleted:,} of them deleted" if deleted else ""
     return [
-        f"storage: {shown}{files:,} file{'s'[: files != 1]}, {bytes_text(size)}, {len(groups):,} row groups, "
+        f"storage: {shown}{counted(files, 'file')}, {bytes_text(size)}, {len(groups):,} row groups, "
         f"{int(groups.rows.sum()):,} rows{partitions}"
     ]
 
@@ -323,7 +324,7 @@ def _given(plan: BasePlan) -> str:
     if isinstance(plan, Plan) and plan.program.join is not None:
         items = f"items of {plan.program.join.length:,} tokens"
     size = f"{element.batch_size} " if element.batch_size else ""
-    kind = f"batch{'es'[: 2 * (length != 1)]} of {size}{items}" if element.batched else items
+    kind = f"{'batch' if length == 1 else 'batches'} of {size}{items}" if element.batched else items
     many = "endless" if length is None else f"{length:,}"
     if plan.program.drops:
         many = f"an unknown number (a function may leave out some of {many} rows) of"

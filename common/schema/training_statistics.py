@@ -15,7 +15,7 @@ import numpy as np
 
 from ..base.errors import FieldNotFoundError, PipelineError
 from ..base.process.dataclass import dataclass
-from ..base.text_table import TextTable
+from ..base.text_table import TextTable, counted
 from .field import no_such_field
 from .vocabulary import Vocabulary
 
@@ -155,7 +155,7 @@ class TrainingStatistics(Mapping[str, FieldStatistics]):
         return f"{self._table()._repr_html_()}<p>{self._counted()}</p>"
 
     def _counted(self) -> str:
-        return f"of {self.rows:,} row{'s'[: self.rows != 1]}"
+        return f"of {counted(self.rows, 'row')}"
 
     def _table(self) -> TextTable:
         return TextTable(("field", "statistics"), [(name, _in_words(each)) for name, each in self.fields])

@@ -68,9 +68,8 @@ def _previewed(report: Preview) -> Shown:
     from ...pipeline.display.text import as_times, short_text
 
     def cell(field: PreviewField, value: object) -> str:
-        return short_text(as_times(value, field.unit), 20).removeprefix(
-            f"{field.dtype} {field.shape} "
-        )  # it is in the columns before
+        kind = f"{field.dtype} {field.shape} "  # which other columns have
+        return short_text(as_times(value, field.unit), 20).removeprefix(kind)
 
     def dtype(field: PreviewField) -> str:
         return field.dtype if field.unit in (None, field.dtype) else f"{field.dtype} ({field.unit})"

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from ...base.errors import ParquetryError, PipelineError
 from ...base.process.dataclass import dataclass
 from ...base.process.forks import pc
-from ...base.text_table import TextTable
+from ...base.text_table import TextTable, counted
 from ...base.urls import url_without_secrets
 from ...dataset.dataset import StoredDataset
 from ...dataset.file_schemas import SomeFiles, types_text
@@ -139,7 +139,7 @@ class FieldReport:
     def range_text(self, width: int) -> str:
         """Returns the range of the values in a few words, each bound in ``width`` characters; empty if unknown."""
         if self.impossible:
-            return f"impossible in {self.impossible:,} row group{'s'[: self.impossible != 1]}"
+            return f"impossible in {counted(self.impossible, 'row group')}"
         if self.minimum is None:
             return ""
         return f"{short_text(self.minimum, width)} ... {short_text(self.maximum, width)}"
@@ -440,7 +440,7 @@ def _extreme(bounds: pa.Array | None, *, least: bool) -> Any:
 def rows_text(rows: Sizes) -> str:
     """Returns how many rows the row groups have, in words."""
     if rows.least == rows.most:
-        return f"{rows.most:,} row{'s'[: rows.most != 1]}"
+        return counted(rows.most, "row")
     return f"{rows.least:,} to {rows.most:,} rows (median {rows.median:,})"
 
 

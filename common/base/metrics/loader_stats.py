@@ -9,7 +9,7 @@ from html import escape
 from typing import Any, Literal, get_args
 
 from ..process.dataclass import dataclass
-from ..text_table import WIDTH, TextTable
+from ..text_table import WIDTH, TextTable, counted
 from .counters import Count
 from .tally import Waits
 
@@ -283,7 +283,7 @@ class LoaderStats:
         return TextTable(
             ("what", "how much"),
             [
-                ("rows", f"{self.rows:,} rows in {self.elements:,} element{'s'[: self.elements != 1]}"),
+                ("rows", f"{counted(self.rows, 'row')} in {counted(self.elements, 'element')}"),
                 ("speed", f"{self.rows_per_s:,.0f} rows/s, {self.elements_per_s:,.1f} elements/s"),
                 ("read", f"{self.read_bytes / _MB:,.1f} MB ({self.read_mb_per_s:,.1f} MB/s)"),
                 ("delivered", f"{self.delivered_bytes / _MB:,.1f} MB ({self.delivered_mb_per_s:,.1f} MB/s)"),
@@ -330,7 +330,7 @@ def judge(elements: int, seconds: float, waits: Waits, chain: Chain) -> tuple[Ve
         waits: how long the consumer waited.
     """
     if elements < _ENOUGH_ELEMENTS or seconds < _ENOUGH_S:
-        return "too early", f"{elements:,} element{'s'[: elements != 1]} in {seconds:.1f} s: ask again later."
+        return "too early", f"{counted(elements, 'element')} in {seconds:.1f} s: ask again later."
     wait_s = waits.total_s - waits.start
     share = wait_s / seconds
     waited = f"after the first element, you waited for data {share:.0%} of the time."
