@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from faces import plain
 from PIL import Image
+from processes import eventually
 from tfrecords import example, feature, framed
 
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, class_names
@@ -326,7 +327,7 @@ def test_an_error_leaves_no_threads_to_the_garbage_collector(tmp_path: Path, mon
     monkeypatch.setattr(copying, "_check_images", fail)
     with pytest.raises(EncodeError, match="full") as kept:
         run(tmp_path / "in", tmp_path / "out")
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("parquetry-copy")] == []
+    assert eventually(lambda: not any(thread.name == "parquetry-copy" for thread in threading.enumerate()))
     del kept  # it held the frames of the error
 
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from builders import ALL_FIELDS, build, write_table
 from faces import plain as as_plain
+from processes import eventually
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, TensorCodec
 from parquetry.common.apps.tools import convert, rewrite, rewriting
@@ -69,7 +70,7 @@ def test_an_error_leaves_no_cycles_for_the_garbage_collector(
     built = build(tmp_path / "old", [[7, 5], [8]], names=("id", "flag"))
     with pytest.raises(DatasetError, match="full") as kept:
         rewrite(built.url, tmp_path / "new", progress=False, **order)
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("parquetry-copy")] == []
+    assert eventually(lambda: not any(thread.name == "parquetry-copy" for thread in threading.enumerate()))
     assert list((tmp_path / "temporary").iterdir()) == []
     del kept  # it held the frames of the error
 

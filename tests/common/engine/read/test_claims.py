@@ -49,8 +49,8 @@ def holder(directory: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def waits(directory: Path, digest: str = DIGEST, size_bytes: int = 0) -> bool:
-    with Claims(str(directory)).claim(digest, size_bytes) as has_waited:
+def waits(directory: Path, digest: str = DIGEST, size_bytes: int = 0, patience_s: float = PATIENCE_S) -> bool:
+    with Claims(str(directory)).claim(digest, size_bytes, patience_s=patience_s) as has_waited:
         return has_waited
 
 
@@ -97,15 +97,12 @@ def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
         assert not waits(tmp_path)
 
 
-def test_a_reader_that_stalls_is_waited_for_a_few_times_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(claims, "PATIENCE_S", 0.1)
+def test_a_reader_that_stalls_is_waited_for_a_few_times_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ours = Claims(str(tmp_path))
     with holder(tmp_path) as process, caplog.at_level(logging.WARNING):
         os.kill(process.pid, signal.SIGSTOP)
         for _ in range(claims._MOST_EXPIRED + 2):
-            with ours.claim(DIGEST):
+            with ours.claim(DIGEST, patience_s=0.1):
                 pass
             with ours.claim(DIGEST[::-1]) as has_waited:  # others are still claimed
                 assert not has_waited
@@ -113,10 +110,9 @@ def test_a_reader_that_stalls_is_waited_for_a_few_times_only(
         assert "fetching it here, too" in caplog.text
 
 
-def test_a_large_row_group_is_waited_for_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "PATIENCE_S", 0.0)
+def test_a_large_row_group_is_waited_for_longer(tmp_path: Path) -> None:
     with holder(tmp_path) as process, ThreadPoolExecutor(1) as other:
-        waiting = other.submit(waits, tmp_path, size_bytes=1 << 40)
+        waiting = other.submit(waits, tmp_path, size_bytes=1 << 40, patience_s=0.0)
         time.sleep(0.2)
         assert not waiting.done()
         process.kill()
