@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import psutil
 import pytest
@@ -132,10 +132,11 @@ def settled(count: Callable[[], int], most: int) -> int:
 def end_idle_threads() -> None:
     """Ends the threads of this process that wait for calls of any pool, so that the next call starts one."""
     while idle := [thread for thread in threading.enumerate() if thread.name == threads.IDLE_NAME]:
-        with suppress(IndexError):
-            threads._idle.pop().tasks.put(None)
-        for thread in idle:
+        for thread in idle:  # not only those in the list: after Ctrl-C, one may wait for a call that does not come
+            cast(threads._Thread, thread).tasks.put(None)
             thread.join(0.01)
+    for thread in [thread for thread in threads._idle if not thread.is_alive()]:
+        threads._idle.remove(thread)
 
 
 def free_ports(count: int) -> list[int]:
