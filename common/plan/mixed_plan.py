@@ -17,7 +17,6 @@ from ..base.process.forks import cached_property
 from ..schema.element import OutputField
 from ..stages.base import Decision, Stage, positive_integer, with_seed, with_streams
 from ..stages.recut import Recut
-from ..stages.weigh import Weigh
 from .block_reads import BlockKey, BlockRead, BlockRows, BlockSize
 from .fields import mixed_program
 from .items import distinct
@@ -242,8 +241,9 @@ def _source_out_of_step(plan: BasePlan, seeds: Counter[tuple[str, int]]) -> Base
         seed = _out_of_step(shuffle.verb, shuffle.seed, seeds)
         stages = stages if seed == shuffle.seed else with_seed(stages, seed)
     for place, stage in enumerate(stages):
-        if isinstance(stage, Weigh) and not (stage.drawn and shuffle is not None):  # it would follow the shuffle
-            stages[place] = replace(stage, seed=_out_of_step(stage.verb, stage.seed, seeds))
+        follows = shuffle is not None and stage.drawn_seed is not None  # the shuffle's seed
+        if stage.row_seed is not None and not follows:
+            stages[place] = stage.with_row_seed(_out_of_step(stage.verb, stage.row_seed, seeds))
     return plan if stages == list(plan.stages) else plan.with_stages(stages)
 
 

@@ -236,8 +236,8 @@ def _in_words(statistics: FieldStatistics) -> str:
         shown = [f"{value!r:.20} ({count:,})" for count, value in common]
         more = ["..."] if len(statistics.values) > len(common) else []
         kept = len(statistics.values)
-        counted = f"{statistics.distinct:,} distinct" + ("" if kept == statistics.distinct else f", {kept:,} kept")
-        return ", ".join([counted, *shown, *more, *_others(null=statistics.nulls)])
+        distinct = f"{statistics.distinct:,} distinct" + ("" if kept == statistics.distinct else f", {kept:,} kept")
+        return ", ".join([distinct, *shown, *more, *_others(null=statistics.nulls)])
     if isinstance(statistics, ElementStatistics):
         return f"mean and std of {len(statistics.mean):,} places"
     if statistics.mean is None or statistics.std is None:

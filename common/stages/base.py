@@ -208,6 +208,15 @@ class Stage(PlainFields):
         """The stage with another seed, if it follows the pipeline's seed."""
         return self
 
+    @property
+    def row_seed(self) -> int | None:
+        """The seed by which it draws rows; ``None`` if it draws none."""
+        return None
+
+    def with_row_seed(self: Same, seed: int) -> Same:
+        """The stage with another `row_seed`, even if the user gave one."""
+        return self
+
     def with_streams(self: Same, count: int, recut: Recut | None) -> Same:
         """The stage with the streams of a state, unless the user set ``canonical_shards``."""
         return self

@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -205,6 +205,13 @@ class Weigh(SeededStage):
     num_items: int | None = None
     seed: Seed = 0
     drawn: bool = field(default=False, compare=False, repr=False)
+
+    @property
+    def row_seed(self) -> int:
+        return self.seed
+
+    def with_row_seed(self, seed: int) -> Weigh:
+        return replace(self, seed=seed)
 
     def check(self) -> None:
         if self.num_items is not None:
