@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -44,6 +45,18 @@ sys.modules["called"] = module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 print(json.dumps(getattr(module, name)(*json.loads(arguments))))
 """
+
+
+def seed_frameworks() -> None:
+    """Gives both frameworks a seed, as far as they are installed. A training then begins with the same weights."""
+    if find_spec("torch"):
+        import torch
+
+        torch.manual_seed(0)
+    if find_spec("tensorflow"):
+        import keras
+
+        keras.utils.set_random_seed(0)
 
 
 def in_own_process(function: Callable[..., _Found], *arguments: Any) -> _Found:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from processes import PATIENCE_S
+from processes import PATIENCE_S, seed_frameworks
 
 pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -121,6 +121,7 @@ def run_alone(name: str) -> str:
 
 def run_here(name: str, capsys: pytest.CaptureFixture[str]) -> str:
     """Importing a framework again takes seconds."""
+    seed_frameworks()
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     return capsys.readouterr().out
 

@@ -7,12 +7,13 @@ import os
 import re
 import runpy
 import shutil
+import sys
 import tokenize
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from processes import run_python
+from processes import run_python, seed_frameworks
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "examples" / "first_hour"
@@ -24,7 +25,7 @@ SAYS = {
     "image_folder": r"100% of the other pictures",
     "petastorm_port": r"10 steps in each epoch, loss 0\.",
     "recommender": r"epoch 5: loss 0\.",
-    "text": r"15 steps in each epoch, loss 1\.",
+    "text": r"15 steps in each epoch, loss [01]\.",
 }
 NO_WORDS = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -51,6 +52,7 @@ def test_a_program_runs(name: str, in_small_data: None, capfd: pytest.CaptureFix
     needs = "tensorflow" if "keras" in name else "torch"
     if find_spec(needs) is None:
         pytest.skip(f"needs {needs}")
+    seed_frameworks()
     runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="__main__")
     assert re.search(SAYS[name], capfd.readouterr().out)
 
@@ -64,14 +66,25 @@ def test_the_same_program_with_hugging_face_datasets_runs(name: str, in_small_da
     assert re.search(SAYS[name], run.stdout)
 
 
+# Ends without Python's finalization, in which a thread of gloo sometimes aborts the process (pytorch issue 190489).
+RANK = """
+import os, runpy, sys
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
 @pytest.mark.slow
 def test_two_ranks_stop_and_three_continue(in_small_data: None) -> None:
     pytest.importorskip("torch")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     said = []
     for ranks, arguments in ((2, ["5"]), (3, [])):
-        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        run = run_python(*torchrun, PROGRAMS / "ranks.py", *arguments, env=environment)
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--no-python", f"--nproc-per-node={ranks}"]
+        rank = [sys.executable, "-c", RANK, PROGRAMS / "ranks.py", *arguments]
+        run = run_python(*torchrun, *rank, env=environment)
         assert run.returncode == 0, run.stderr[-4000:]
         said.append(run.stdout)
     assert said == ["2 ranks took 5 steps and saw 200 rows\n", "3 ranks took 7 steps and saw 400 rows\n"]

@@ -22,7 +22,7 @@ from parquetry.common.base.errors import DatasetError
 from parquetry.common.dataset.dataset import StoredDataset
 from parquetry.common.engine.read import fetch
 from parquetry.common.parquet.group_footers import GroupFooter
-from parquetry.common.storage import hedged_reads, retries
+from parquetry.common.storage import hedged_reads, latencies, retries
 from parquetry.common.storage.chunk_ranges import PADDING_BYTES
 from parquetry.common.storage.retries import ATTEMPTS
 
@@ -51,6 +51,7 @@ def _no_waits_and_hedges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.0)
     for name in ("SLOW_S", "SILENT_S", "QUESTION_S"):
         monkeypatch.setattr(hedged_reads, name, PATIENCE_S)  # on a busy machine, a request may take long
+    monkeypatch.setattr(latencies, "FLOOR_S", PATIENCE_S)
 
 
 def bounds(file: Path, column: int = 0) -> list[int]:
