@@ -37,10 +37,10 @@ _ZSTD = CHUNK_COMPRESSIONS.get("ZSTD")
 _PREFIX = 4  # bytes that each stored string has for its length
 _SHORT_TEXT = 8  # bytes of a string in a dictionary, on average; more are allocated if they are needed
 _READ_BYTES = 1 << 20  # chunks that follow each other are read together, as long as they stay in the processor's cache
-_MOST_CHUNK_BYTES = 16 << 20
+_WINDOW_BYTES = 16 << 20  # of a chunk; a larger one is read page by page
 _MOST_PAGE_BYTES = 4 << 20
 _MOST_RATIO = 64  # of decoded to stored bytes; nothing is allocated because a footer claims more
-_LEAST_BYTES = 1 << 20  # which are always allocated
+_LEAST_BYTES, _MOST_BYTES = 1 << 20, 1 << 30  # which are always, or never allocated
 _TOO_MUCH = 1 << 40  # of anything in a chunk
 _COLUMN_BYTES = 300  # about what Python takes for a column of a row group
 MOST_KEPT_BYTES = _COLUMN_BYTES << 16
@@ -86,6 +86,20 @@ class DescribedGroup(Protocol):
 
 Values: TypeAlias = np.ndarray | pa.Array | OrderedNumbers
 """Decoded values: a numpy array for numbers without nulls, or an Arrow array, unless they are put in order."""
+
+
+class CoreRead(NamedTuple):
+    """What the core read.
+
+    Attributes:
+        values: those of each column; ``None`` for columns that Arrow has to read.
+        status: that of the file at the path after it was read; all 0 without a path.
+        unread_bytes: the stored bytes of pages without wanted rows, which were not read.
+    """
+
+    values: list[Values | None]
+    status: FileStatus
+    unread_bytes: int
 
 
 class CoreColumns:
@@ -141,7 +155,7 @@ class CoreColumns:
         chunks["found"] = -1
         self._places = places
         self._numbers = [(column.dtype, begin) for column, (begin, _, _), _ in self._described() if column.dtype]
-        self._chunk_bytes = int(chunks["size"].max(initial=0))
+        self._chunk_bytes = min(int(chunks["size"].max(initial=0)), _WINDOW_BYTES)
         self._page_bytes, self._dictionary_bytes = described.scratch_bytes()
         self.needed_bytes = sum(size for _, size in self._parts)
 
@@ -153,8 +167,9 @@ class CoreColumns:
         room_bytes: int | None = None,
         items: np.ndarray | None = None,
         targets: Sequence[np.ndarray] = (),
-    ) -> tuple[list[Values | None], FileStatus]:
-        """Returns the values of each column, ``None`` for those that Arrow has to read.
+        wanted: np.ndarray | None = None,
+    ) -> CoreRead:
+        """Returns the values of each column.
 
         They are in memory that is reused when the last array of a row group is gone.
 
@@ -165,9 +180,7 @@ class CoreColumns:
             room_bytes: the memory for the columns; ``None`` = no limit.
             items: the row of each item, int32; ``None`` if no columns are ``ordered``.
             targets: memory for the numbers of the items, one array for each of those columns.
-
-        Returns:
-            The values, and the status of the file at the path after it was read (all 0 without a path).
+            wanted: the rows that are wanted, int64, ascending; ``None`` = all. The values of the others are anything.
         """
         chunks, blocks = self._allocate()
         memory = {
@@ -181,10 +194,11 @@ class CoreColumns:
             memory |= {"column": SCRATCH.array("column", (self._column_bytes,), _BYTES), "items": items}
         room = math.inf if room_bytes is None else room_bytes - self.needed_bytes
         longer: dict[int, np.ndarray] = {}
-        status = NO_FILE
+        status, unread_bytes = NO_FILE, 0
         for first, last, place in self._in_memory(source, chunks):
             some = chunks[first:last]
-            status = decode_chunks(some, self.rows, checked=checked, **memory, **place)
+            status, left_out = decode_chunks(some, self.rows, checked=checked, wanted=wanted, **memory, **place)
+            unread_bytes += left_out
             for number in np.flatnonzero(some["found"] > some["capacity"]).tolist():  # long text in a dictionary
                 chunk, size = some[number : number + 1], int(some["found"][number])
                 if size > min(_most_bytes(int(chunk["size"][0])), room):
@@ -193,12 +207,12 @@ class CoreColumns:
                 room -= size
                 longer[first + number] = np.empty(size, np.uint8)
                 chunk["target"], chunk["capacity"] = address_of(longer[first + number]), size
-                status = decode_chunks(chunk, self.rows, checked=checked, **memory, **place)
+                status, _ = decode_chunks(chunk, self.rows, checked=checked, wanted=wanted, **memory, **place)
                 if chunk["found"][0] > size:  # the file has changed in between
                     chunk["found"] = -1
         counts, nulls = chunks["found"], chunks["nulls"]
         if items is None:
-            return self._values(blocks, counts, nulls, longer), status
+            return CoreRead(self._values(blocks, counts, nulls, longer), status, unread_bytes)
         values: list[Values | None] = [None] * len(counts)
         if len(self._ordered) < len(counts):
             others = counts.copy()
@@ -208,7 +222,7 @@ class CoreColumns:
             if counts[number] == self.rows:
                 valid = self._is_valid(blocks, number)[items] if nulls[number] else None
                 values[number] = OrderedNumbers(target, valid, self.rows)
-        return values, status
+        return CoreRead(values, status, unread_bytes)
 
     def _is_valid(self, blocks: Sequence[np.ndarray], number: int) -> np.ndarray:
         """Returns which rows of a column are not null."""
@@ -299,10 +313,10 @@ def read_by_core(
     columns = core_columns(lambda: described, tuple(names), key)
     if not columns.columns:
         return {}
-    values, _ = columns.read(source if path is None else path, checked=checked)
+    read = columns.read(source if path is None else path, checked=checked)
     return {
         column.name: as_arrow(each) if isinstance(each, np.ndarray) else each
-        for column, each in zip(columns.columns, values, strict=True)
+        for column, each in zip(columns.columns, read.values, strict=True)
         if each is not None
     }
 
@@ -428,13 +442,13 @@ def read_numbers(
     memory = {
         "page": SCRATCH.array("page", (page_bytes + SLACK,), _BYTES),
         "dictionary": SCRATCH.array("dictionary", (dictionary_bytes,), _BYTES),
-        "chunk": SCRATCH.array("chunk", (int(chunks["size"].max()) + SLACK,), _BYTES),
+        "chunk": SCRATCH.array("chunk", (min(int(chunks["size"].max()), _WINDOW_BYTES) + SLACK,), _BYTES),
     }
     values = nothing
     for count in np.unique(chunks["capacity"]).tolist():
         own = chunks["capacity"] == count
         some = chunks[own]
-        status = decode_chunks(some, count, checked=checked, path=path, **memory)
+        status, _ = decode_chunks(some, count, checked=checked, path=path, **memory)
         sound = (some["found"] == count) & (some["nulls"] == 0)
         columns, groups = each.column[own][sound], each.row_group[own][sound]
         for number, kind in enumerate(numbers):
@@ -493,7 +507,7 @@ def chunks_of(described: Sequence[DescribedGroup], kinds: Sequence[ColumnKind]) 
     needed = np.maximum(np.maximum(capacity * np.maximum(stored, 1), chunks["offset_bytes"] * rows), unpacked)
     possible = (facts["encodings"] & ~_ENCODINGS == 0) & (codes >= 0) & (lists | (values == rows))
     possible &= (np.minimum(chunks["begin"], unpacked) >= 0) & (capacity >= 0)
-    possible &= (size > 0) & (size <= _MOST_CHUNK_BYTES) & (needed <= _most_bytes(size))
+    possible &= (size > 0) & (needed <= _most_bytes(size))
     groups, columns = np.nonzero(possible)
     order = np.argsort(chunks["begin"][groups, columns], kind="stable")
     groups, columns = groups[order], columns[order]
@@ -502,4 +516,4 @@ def chunks_of(described: Sequence[DescribedGroup], kinds: Sequence[ColumnKind]) 
 
 def _most_bytes(size: Any) -> Any:
     """Returns what the values of chunks may take in memory, by their bytes in the file."""
-    return np.maximum(_MOST_RATIO * size, _LEAST_BYTES)
+    return np.clip(_MOST_RATIO * size, _LEAST_BYTES, _MOST_BYTES)

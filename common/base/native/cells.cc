@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "checksum.h"
+#include "chunk_bytes.h"
 #include "local_file.h"
 #include "pages.h"
 
@@ -47,65 +48,10 @@ struct Cells {
 };
 static_assert(sizeof(Cells) == 96, "Python describes cells by the same layout");
 
-constexpr int64_t kUsual = 512;     // bytes that hold most page headers
-constexpr int64_t kMost = 16 << 10;  // bytes of a header, or of levels, that are read from a file
-
-// A chunk in memory.
-struct MemoryBytes {
-  const uint8_t* data;
-  int64_t size;
-
-  // Returns some bytes, or null if the chunk does not have them.
-  const uint8_t* at(int64_t begin, int64_t bytes) const {
-    return bytes >= 0 && bytes <= size - begin ? data + begin : nullptr;
-  }
-  int64_t most() const { return size; }
-};
-
-// A chunk in a file, of which a few bytes at a time are read.
-struct FileBytes {
-  int descriptor;
-  int64_t begin, size;
-  int64_t first = 0, last = 0;  // what the window holds
-  uint8_t window[kMost];
-
-  // Returns some bytes, which are valid until the next call, or null if they cannot be read.
-  const uint8_t* at(int64_t from, int64_t bytes) {
-    if (bytes < 0 || bytes > size - from || bytes > kMost) return nullptr;
-    if (from < first || bytes > last - from) {
-      const int64_t least = bytes < kUsual ? kUsual : bytes;
-      first = from;
-      last = from + (least < size - from ? least : size - from);
-      if (!read_file(descriptor, begin + first, last - first, window)) {
-        last = first;
-        return nullptr;
-      }
-    }
-    return window + (from - first);
-  }
-  int64_t most() const { return kMost; }
-};
-
-// Reads the header of the page at a place. Moves the place to the first byte after it.
-template <class Bytes>
-bool read_header_at(Bytes* bytes, int64_t* place, Header* header) {
-  const int64_t left = bytes->size - *place, most = bytes->most() < left ? bytes->most() : left;
-  for (int64_t size = kUsual < most ? kUsual : most;; size = most) {
-    const uint8_t* const data = bytes->at(*place, size);
-    if (!data) return false;
-    Reader from{data, size};
-    *header = read_header(&from);
-    if (from.ok) {
-      *place += from.at;
-      return header->stored_size >= 0 && header->stored_size <= bytes->size - *place;
-    }
-    if (size == most) return false;
-  }
-}
+constexpr int64_t kWindow = 16 << 10;  // bytes of a header, or of levels, that are read from a file
 
 // Finds the values of a page that begins at `place`. They are its last bytes.
-template <class Bytes>
-bool find_in_page(const Cells& cells, Bytes* bytes, const Header& header, int64_t place, int64_t found) {
+bool find_in_page(const Cells& cells, ChunkBytes* bytes, const Header& header, int64_t place, int64_t found) {
   const int64_t end = place + header.stored_size;
   int64_t levels = 0;
   if (header.type != kData && header.type != kDataV2) return false;
@@ -144,12 +90,11 @@ bool find_in_page(const Cells& cells, Bytes* bytes, const Header& header, int64_
 }
 
 // Finds the values of all pages, and checks those in memory. Returns how many pages are left to be checked, or -1.
-template <class Bytes>
-int64_t find_cells(const Cells& cells, Bytes bytes) {
+int64_t find_cells(const Cells& cells, ChunkBytes bytes) {
   int64_t found = 0, pages = 0;
   for (int64_t place = 0; place < cells.size;) {
     Header header;
-    if (!read_header_at(&bytes, &place, &header)) return -1;
+    if (!bytes.header_at(&place, &header)) return -1;
     if (!find_in_page(cells, &bytes, header, place, found)) return -1;
     const int64_t end = place + header.stored_size;
     if (cells.checked && header.checksum < 0 && cells.required) return -1;
@@ -221,12 +166,13 @@ extern "C" __attribute__((visibility("default"))) int64_t parquetry_find_cells(c
   const bool read = descriptor >= 0 && read_file(descriptor, cells->begin, cells->size, cells->data);
   if (descriptor >= 0) close(descriptor);
   *status = status_of(path);
-  return read && find_cells(*cells, MemoryBytes{cells->data, cells->size}) >= 0;
+  return read && find_cells(*cells, {cells->data, cells->size}) >= 0;
 }
 
 // Finds the values of such a chunk in an open file, where they stay. Returns the number of pages with a checksum, or -1.
 extern "C" __attribute__((visibility("default"))) int64_t parquetry_locate_cells(const Cells* cells, int64_t descriptor) {
-  return find_cells(*cells, FileBytes{static_cast<int>(descriptor), cells->begin, cells->size});
+  uint8_t window[kWindow];
+  return find_cells(*cells, {nullptr, cells->size, static_cast<int>(descriptor), cells->begin, window, kWindow});
 }
 
 // Reads the wanted values of pages, in the order of the file. Sets the checksum of each page; -1 if it cannot be read.

@@ -3,10 +3,12 @@
 // claim is checked before it is used. The functions keep no state, start no threads, and allocate nothing. Source of
 // the rules: parquet.thrift, and Encodings.md of the Parquet format.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
 #include "checksum.h"
+#include "chunk_bytes.h"
 #include "local_file.h"
 #include "pages.h"
 #include "snappy.h"
@@ -23,6 +25,7 @@ constexpr int64_t kUndecoded = -1;
 constexpr int64_t kLine = 64;             // bytes of a cache line
 constexpr int64_t kStored = 16;           // bytes of a store around the cache
 constexpr int64_t kCached = 1 << 20;      // so many bytes in order stay in the cache
+constexpr int64_t kWhole = 256 << 10;     // bytes of a chunk that is read whole, whatever rows are wanted
 constexpr int64_t kFrameMagic = 4;        // bytes
 constexpr uint64_t kFrame = 0xfd2fb528;   // of Zstandard (RFC 8878, 3.1.1); some libraries read older formats as well
 
@@ -47,8 +50,9 @@ struct Chunk {
 };
 static_assert(sizeof(Chunk) == 128, "Python describes chunks by the same layout");
 
-// Memory for a chunk of a file, a decompressed page, a dictionary, and a column that is put in order. Up to 8 bytes after
-// a chunk or page may be read. `items` has the row of each item. Python finds the Zstandard library.
+// Memory for a chunk of a file, or for a large one's largest page, a decompressed page, a dictionary, and a column that is put in order. Up to 8 bytes after
+// a chunk or page may be read. `items` has the row of each item. `wanted` has the rows that are wanted, ascending; null
+// for all. `unread` is how many bytes of chunks in the file were left out. Python finds the Zstandard library.
 struct Scratch {
   uint8_t* chunk;
   int64_t chunk_bytes;
@@ -60,6 +64,9 @@ struct Scratch {
   int64_t column_bytes;
   const int32_t* items;
   int64_t item_count;
+  const int64_t* wanted;
+  int64_t wanted_count;
+  int64_t unread;
   size_t (*zstd)(void* to, size_t capacity, const void* from, size_t size);  // ZSTD_decompress; may be null
   size_t (*zstd_frame)(const void* from, size_t size);                       // ZSTD_findFrameCompressedSize
 };
@@ -70,6 +77,8 @@ struct Progress {
   int64_t values = 0;    // numbers, or bytes of strings
   int64_t nulls = 0;
   int64_t entries = -1;  // of the dictionary
+  int64_t passed = 0;    // how many wanted rows come before the current page
+  int64_t unread = 0;    // bytes of pages that were left out
   bool has_pages = false;
   const uint8_t* whole = nullptr;  // the only page's numbers, as they are in the target; only for numbers to put in order
 };
@@ -355,20 +364,48 @@ bool decode_page(const Chunk& chunk, const Header& header, const uint8_t* data, 
   return true;
 }
 
+// Returns whether a page has none of the wanted rows. Which rows a page of lists has says only the page itself.
+bool is_unwanted(const Chunk& chunk, const Header& header, int64_t rows, const Scratch& scratch, Progress* so_far) {
+  if (!scratch.wanted || chunk.empty >= 0 || (header.type != kData && header.type != kDataV2)) return false;
+  if (header.values < 0 || header.values > rows - so_far->rows) return false;
+  const int64_t* const end = scratch.wanted + scratch.wanted_count;
+  const int64_t* const next = std::lower_bound(scratch.wanted + so_far->passed, end, so_far->rows);
+  so_far->passed = next - scratch.wanted;
+  return next == end || *next >= so_far->rows + header.values;
+}
+
+// Leaves the rows of a page out: numbers are then anything, and byte strings empty. No row is null.
+void leave_out(const Chunk& chunk, const Header& header, Progress* so_far) {
+  so_far->unread += header.stored_size;
+  if (chunk.definition) set_valid(chunk, so_far->rows, header.values);
+  if (chunk.stored_bytes) {
+    so_far->values += header.values;
+    so_far->rows += header.values;
+  } else {
+    for (const int64_t end = so_far->rows + header.values; so_far->rows < end; ++so_far->rows)
+      set_offset(chunk, so_far->rows, so_far->values);
+  }
+}
+
 // Returns the number of numbers or bytes, or kUndecoded, and how far it got.
-int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scratch& scratch, Progress* progress) {
-  Reader from{chunk.data, chunk.size};
+int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scratch& scratch, ChunkBytes bytes,
+                     Progress* progress) {
   Progress& so_far = *progress;
   if (chunk.definition && chunk.empty < 0) std::memset(chunk.validity, 0, static_cast<size_t>((rows + 7) / 8));
-  while (from.at < from.size) {
-    const Header header = read_header(&from);
-    const uint8_t* const data = from.data + from.at;
-    if (!from.ok || (header.type != kData && header.type != kDictionary && header.type != kDataV2)) return kUndecoded;
-    if (header.stored_size < 0 || from.pass(static_cast<uint64_t>(header.stored_size)) != header.stored_size || !from.ok)
-      return kUndecoded;
-    if (checked && header.checksum >= 0 && checksum(data, header.stored_size) != header.checksum) return kUndecoded;
-    if (so_far.whole || !decode_page(chunk, header, data, rows, scratch, &so_far)) return kUndecoded;
+  for (int64_t place = 0; place < chunk.size;) {
+    Header header;
+    if (!bytes.header_at(&place, &header) || so_far.whole) return kUndecoded;
+    if (header.type != kData && header.type != kDictionary && header.type != kDataV2) return kUndecoded;
+    if (is_unwanted(chunk, header, rows, scratch, &so_far)) {
+      leave_out(chunk, header, &so_far);
+    } else {
+      const uint8_t* const data = bytes.at(place, header.stored_size);
+      if (!data) return kUndecoded;
+      if (checked && header.checksum >= 0 && checksum(data, header.stored_size) != header.checksum) return kUndecoded;
+      if (!decode_page(chunk, header, data, rows, scratch, &so_far)) return kUndecoded;
+    }
     so_far.has_pages = true;
+    place += header.stored_size;
   }
   if (so_far.rows != rows) return kUndecoded;
   if (chunk.offset_bytes) set_offset(chunk, rows, so_far.values);
@@ -418,12 +455,12 @@ void take_numbers(const uint8_t* column, const Chunk& chunk, const Scratch& scra
 
 // Decodes a chunk to memory that stays in the processor's cache, and takes the number of each item from there.
 int64_t decode_in_order(const Chunk& chunk, int64_t rows, bool checked, const Scratch& scratch, bool streams,
-                        Progress* so_far) {
+                        const ChunkBytes& bytes, Progress* so_far) {
   if (rows > scratch.column_bytes / chunk.value_bytes) return kUndecoded;
   Chunk here = chunk;
   here.target = scratch.column;
   here.capacity = rows;
-  const int64_t found = decode_chunk(here, rows, checked, scratch, so_far);
+  const int64_t found = decode_chunk(here, rows, checked, scratch, bytes, so_far);
   if (found == rows) take_numbers(so_far->whole ? so_far->whole : scratch.column, chunk, scratch, streams);
   return found;
 }
@@ -436,7 +473,7 @@ int64_t decode_in_order(const Chunk& chunk, int64_t rows, bool checked, const Sc
 extern "C" __attribute__((visibility("default"))) void parquetry_decode_chunks(Chunk* chunks, int64_t count, int64_t rows,
                                                                                int64_t checked, const char* path,
                                                                                FileStatus* status,
-                                                                               const Scratch* scratch) {
+                                                                               Scratch* scratch) {
   const int descriptor = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
   const bool has_items = are_inside(*scratch, rows);
   int64_t item_bytes = 0;
@@ -444,16 +481,16 @@ extern "C" __attribute__((visibility("default"))) void parquetry_decode_chunks(C
     if (chunks[number].in_order) item_bytes += chunks[number].value_bytes * scratch->item_count;
   for (Chunk* chunk = chunks; chunk < chunks + count; ++chunk) {
     chunk->found = kUndecoded;
-    if (path) {
-      if (descriptor < 0 || chunk->size > scratch->chunk_bytes) continue;
-      if (!read_file(descriptor, chunk->begin, chunk->size, scratch->chunk)) continue;
-      chunk->data = scratch->chunk;
-    }
+    if (path && descriptor < 0) continue;
+    ChunkBytes bytes{path ? nullptr : chunk->data, chunk->size, descriptor, chunk->begin, scratch->chunk, scratch->chunk_bytes};
+    const bool fits = chunk->size <= scratch->chunk_bytes, is_whole = !scratch->wanted || chunk->size <= kWhole;
+    if (path && fits && is_whole && !bytes.at(0, chunk->size)) continue;
     Progress so_far;
     if (!chunk->in_order)
-      chunk->found = decode_chunk(*chunk, rows, checked != 0, *scratch, &so_far);
+      chunk->found = decode_chunk(*chunk, rows, checked != 0, *scratch, bytes, &so_far);
     else if (has_items)
-      chunk->found = decode_in_order(*chunk, rows, checked != 0, *scratch, item_bytes > kCached, &so_far);
+      chunk->found = decode_in_order(*chunk, rows, checked != 0, *scratch, item_bytes > kCached, bytes, &so_far);
+    if (chunk->found >= 0 && !(fits && is_whole)) scratch->unread += so_far.unread;
     chunk->nulls = so_far.nulls;
   }
   if (path) *status = status_of(path);

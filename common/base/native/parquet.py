@@ -168,7 +168,8 @@ def decode_chunks(
     chunk: np.ndarray | None = None,
     column: np.ndarray | None = None,
     items: np.ndarray | None = None,
-) -> FileStatus:
+    wanted: np.ndarray | None = None,
+) -> tuple[FileStatus, int]:
     """Decodes column chunks of ``rows`` rows each, and sets ``found``, to -1 for those that it cannot decode.
 
     Args:
@@ -177,18 +178,21 @@ def decode_chunks(
         page: memory for a decompressed page, uint8. A chunk with a larger page is not decoded.
         dictionary: memory for a dictionary, uint8, aligned to 8 bytes.
         path: the file that holds the chunks; ``None`` if they are in memory.
-        chunk: memory for a chunk of the file, uint8. A larger chunk is not decoded.
+        chunk: memory for a chunk of the file, uint8. A larger chunk is read page by page, and not decoded if a page is
+            larger.
         column: memory for the numbers of a chunk that are put ``in_order``, uint8. A larger chunk is not decoded.
         items: the row of each item in that order, int32. Chunks are not decoded if a row is out of range.
+        wanted: the rows that are wanted, int64, ascending; ``None`` = all. Pages of flat columns without any of them
+            are neither read nor decoded: their numbers are then anything, their byte strings empty.
 
     Returns:
-        The status of the file at the path after it was read.
+        The status of the file at the path after it was read, and how many bytes of the chunks were not read.
     """
     parts = ((_NOTHING if chunk is None else chunk, SLACK), (page, SLACK), (dictionary, 0))
     memory = [number for each, slack in parts for number in (address_of(each), len(each) - slack)]
-    for part in (column, items):
+    for part in (column, items, wanted):
         memory += (0, 0) if part is None else (address_of(part), len(part))
-    scratch = np.array([*memory, *zstd_functions()], np.int64)  # `Scratch` in pages.cc
+    scratch = np.array([*memory, 0, *zstd_functions()], np.int64)  # `Scratch` in pages.cc
     status = np.zeros(len(NO_FILE), np.int64)
     CORE.parquetry_decode_chunks(
         address_of(chunks),
@@ -199,7 +203,7 @@ def decode_chunks(
         address_of(status),
         address_of(scratch),
     )
-    return FileStatus(*status.tolist())
+    return FileStatus(*status.tolist()), int(scratch[len(memory)])
 
 
 def read_cells(

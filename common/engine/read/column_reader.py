@@ -62,7 +62,7 @@ class ReadResult(NamedTuple):
         values: by field name.
         num_bytes: about how much of the room they take.
         stacked: the memory of the numbers that are in the order of items.
-        unread_bytes: what did not have to be read from storage, because somebody kept it.
+        unread_bytes: what did not have to be read from storage, because somebody kept it, or has no wanted rows.
     """
 
     values: Mapping[str, Part]

@@ -239,7 +239,7 @@ class Fetcher:
             TooLargeError: the columns take more than their room. `fetch_large` can read them.
         """
         total = int(self.dataset.row_groups.rows[row_group])
-        some = None if rows is None or len(rows) == total else np.asarray(rows, np.int64)
+        some = None if rows is None or len(rows) == total else np.ascontiguousarray(rows, np.int64)
         if together and self._are_all(together):
             if some is not None:
                 add(Count.FILTERED_ROWS, total - len(some))

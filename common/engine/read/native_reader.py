@@ -77,19 +77,20 @@ class NativeColumnReader:
         version, (path, _) = self._dataset.files[file].version, self._place(file)
         try:
             stacked, targets = ([], []) if order is None else order.memory(columns)
-            values, status = columns.read(
+            read = columns.read(
                 path,
                 checked=self._dataset.verify != "never",
                 room_bytes=None if room is None else room - ordered_bytes,
                 items=order.stored_rows(rows) if order is not None and targets else None,
                 targets=targets,
+                wanted=rows,
             )
         except (OSError, MemoryError):
             return NOTHING
-        if version.became(local_version(version.store, version.path, status)):
+        if version.became(local_version(version.store, version.path, read.status)):
             return NOTHING
         by_name: dict[str, Part] = {}
-        for column, each in zip(columns.columns, values, strict=True):
+        for column, each in zip(columns.columns, read.values, strict=True):
             if each is None:
                 continue
             if isinstance(each, OrderedNumbers):
@@ -101,7 +102,7 @@ class NativeColumnReader:
                 continue
             with suppress(ParquetryError):
                 by_name[column.name] = to_canonical(self._fields[column.name], some)
-        return ReadResult(by_name, columns.needed_bytes + ordered_bytes, stacked)
+        return ReadResult(by_name, columns.needed_bytes + ordered_bytes, stacked, read.unread_bytes)
 
     def read_together(self, row_groups: Sequence[int], most_bytes: int) -> list[dict[str, np.ndarray]]:
         """Returns the numbers of row groups of one file (ascending), all read by one call of the core.

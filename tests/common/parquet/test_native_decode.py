@@ -19,6 +19,7 @@ from parquetry.common import Pipeline
 from parquetry.common.base.native.library import is_compiled
 from parquetry.common.base.native.parquet import CHUNK_FACTS
 from parquetry.common.dataset.dataset import StoredDataset
+from parquetry.common.parquet import native_decode
 from parquetry.common.parquet.file_columns import ColumnKind
 from parquetry.common.parquet.native_decode import (
     CoreColumns,
@@ -69,9 +70,10 @@ def read_apart(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     found: list[set[str]] = []
 
     def spied(columns: CoreColumns, *args: Any, **options: Any) -> Any:
-        values, status = CORE_READ(columns, *args, **options)
-        found.append({column.name for column, each in zip(columns.columns, values, strict=True) if each is not None})
-        return values, status
+        read = CORE_READ(columns, *args, **options)
+        pairs = zip(columns.columns, read.values, strict=True)
+        found.append({column.name for column, each in pairs if each is not None})
+        return read
 
     monkeypatch.setattr(CoreColumns, "read", spied)
     return found
@@ -177,6 +179,48 @@ KINDS = {
     "list": {"dtype": None, "definition": 2, "empty": 1, "stored": 4, "width": 4, "offset_bytes": 4},
 }
 KEYS = count()
+
+
+@examples(60)
+@given(data=st.data())
+def test_a_large_chunk_is_read_page_by_page_as_far_as_its_rows_are_wanted(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    rows = 30_000
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    written = {
+        "number": pa.array(random.integers(0, 1 << 60, rows)),
+        "holes": pa.array(random.normal(size=rows), mask=random.random(rows) < 0.3),
+        "text": pa.array([each * 7 for each in random.integers(0, 1 << 30, rows).astype(str)]),
+    }
+    path = tmp_path_factory.mktemp("large") / "x.parquet"
+    pq.write_table(
+        pa.table(written),
+        path,
+        compression=data.draw(st.sampled_from(["none", "snappy"])),
+        use_dictionary=data.draw(st.booleans()),
+        data_page_version=data.draw(st.sampled_from(["1.0", "2.0"])),
+        data_page_size=data.draw(st.sampled_from([1 << 12, 1 << 16])),
+        dictionary_pagesize_limit=1 << 16,
+        write_batch_size=100,
+    )
+    begin = data.draw(st.integers(0, rows - 1))
+    wanted = np.unique(random.integers(begin, min(begin + 5000, rows), data.draw(st.integers(1, 300))))
+    described = StoredDataset([str(path)]).group_footer(0, frozenset(written))
+    for window_bytes in (16 << 20, 1 << 20):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native_decode, "_WINDOW_BYTES", window_bytes)
+            columns = core_columns(lambda: described, tuple(written), f"large {next(KEYS)}")
+        for some in (wanted, None):
+            read = columns.read(str(path), checked=True, wanted=some)
+            for column, found in zip(columns.columns, read.values, strict=True):
+                chosen = np.arange(rows) if some is None else some
+                assert pa.array(found).take(pa.array(chosen)) == written[column.name].take(pa.array(chosen)).cast(
+                    column.type
+                )
+            assert (read.unread_bytes > 0) == (some is not None)
+
+
 EXTREMES = [-(1 << 63), -1, 0, 1, 4, 5, 900, 1 << 14, 1 << 24, 1 << 31, 1 << 41, 1 << 60, (1 << 63) - 1]
 
 
@@ -186,7 +230,7 @@ def may_be_read(kind: str, facts: dict[str, int], rows: int) -> bool:
     begin = min(facts["data_page"], facts["dictionary_page"] if facts["dictionary_page"] > 0 else facts["data_page"])
     count = {"number": rows, "list": values}.get(kind, unpacked + 8 * rows * (facts["dictionary_page"] >= 0))
     needed = count * int(KINDS[kind]["stored"] or 1), unpacked, int(KINDS[kind]["offset_bytes"]) * rows
-    fits = 0 < size <= 16 << 20 and max(needed) <= max(64 * size, 1 << 20)
+    fits = size > 0 and max(needed) <= max(min(64 * size, 1 << 30), 1 << 20)
     known = facts["codec"] in (0, 1) and facts["encodings"] in (1, 9)
     return known and fits and min(begin, count, unpacked) >= 0 and (kind == "list" or values == rows)
 

@@ -66,7 +66,9 @@ class Chunk:
         valid = np.unpackbits(validity, count=self.rows, bitorder="little").view(np.bool_)
         return values, valid[items] if chunk["nulls"][0] else np.ones(len(items), bool)
 
-    def decode(self, data: bytes, *, checked: bool = True, rows: int | None = None) -> pa.Array | None:
+    def decode(
+        self, data: bytes, *, checked: bool = True, rows: int | None = None, wanted: np.ndarray | None = None
+    ) -> pa.Array | None:
         """Returns the values in some bytes, or ``None`` if the core leaves them to Arrow."""
         rows = self.rows if rows is None else rows
         padded = np.frombuffer(data + bytes(SLACK), np.uint8).copy()
@@ -81,7 +83,7 @@ class Chunk:
             values = np.empty(width * capacity, np.uint8)
             chunk["target"], chunk["offsets"] = values.ctypes.data, offsets.ctypes.data
             chunk["validity"] = validity.ctypes.data
-            decode_chunks(chunk, rows, checked=checked, page=page, dictionary=dictionary)
+            decode_chunks(chunk, rows, checked=checked, page=page, dictionary=dictionary, wanted=wanted)
             found = int(chunk["found"][0])
             if found <= capacity or found > 1 << 24:
                 break
@@ -184,6 +186,27 @@ def test_values_are_those_that_were_written(drawn: tuple[Chunk, pa.Array]) -> No
     assert bits(found) == bits(values)
     assert chunk.decode(chunk.bytes, rows=chunk.rows + 1) is None
     assert chunk.decode(chunk.bytes, rows=chunk.rows - 1) is None
+
+
+@examples(200)
+@given(drawn=chunks(kinds=["number", "text"]), data=st.data())
+def test_pages_without_wanted_rows_are_left_out(drawn: tuple[Chunk, pa.Array], data: st.DataObject) -> None:
+    """Whatever they contain: their headers alone say how many rows they have."""
+    chunk, values = drawn
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    begin = data.draw(st.integers(0, chunk.rows))
+    rows = np.arange(begin, data.draw(st.integers(begin, chunk.rows)))
+    wanted = np.sort(random.permutation(rows)[: data.draw(st.sampled_from([0, 1, 3, chunk.rows]))])
+    damaged, first = bytearray(chunk.bytes), 0
+    for page in page_headers(lambda first, last: memoryview(chunk.bytes)[first:last], len(chunk.bytes)):
+        if page.is_data:
+            if not ((wanted >= first) & (wanted < first + page.values)).any():
+                damaged[page.begin : page.end] = random.bytes(page.end - page.begin)
+            first += page.values
+    found = chunk.decode(bytes(damaged), wanted=wanted)
+    assert found is not None
+    found.validate(full=True)
+    assert bits(found.take(pa.array(wanted))) == bits(values.take(pa.array(wanted)))
 
 
 def plain_bytes(values: pa.Array) -> np.ndarray:

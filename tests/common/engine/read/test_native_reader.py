@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -220,3 +221,22 @@ def test_a_chain_reads_nothing_that_is_done() -> None:
     chain = ReaderChain([Rest(), Rest()], count=2)
     assert set(chain.read(ReadRequest(row_group=0, done={"a": np.zeros(1)})).values) == {"a", "b"}
     assert asked == [{"a"}]
+
+
+def test_a_filter_and_a_rank_read_the_pages_of_their_rows(tmp_path: Path) -> None:
+    rows = 400_000
+    values = {name: np.random.default_rng(1).random(rows) for name in "abc"}
+    path = tmp_path / "x.parquet"
+    pages: dict[str, Any] = {"use_dictionary": False, "data_page_size": 1 << 14, "compression": "none"}
+    pq.write_table(pa.table({"id": np.arange(rows), **values}), path, row_group_size=rows, **pages)
+    pipeline = Pipeline(path, ["id", "a"], executor="threads", workers=1)
+    whole, found = iter(pipeline.batch(rows)), iter(pipeline.where(pc.field("id") < 4000).batch(4000))
+    expected, some = next(whole), next(found)
+    assert all(np.array_equal(some[name], expected[name][:4000]) for name in ("id", "a"))
+    assert found.stats().read_bytes < 0.03 * whole.stats().read_bytes
+    ranks = [iter(pipeline.shuffle(rows, seed=3).shard(8, rank).batch(rows // 8)) for rank in range(8)]
+    batches = [next(rank) for rank in ranks]
+    places = np.concatenate([batch["id"] for batch in batches])
+    assert np.array_equal(np.sort(places), np.arange(rows))
+    assert np.array_equal(np.concatenate([batch["a"] for batch in batches]), expected["a"][places])
+    assert max(rank.stats().read_bytes for rank in ranks) < 2 * whole.stats().read_bytes / 8
