@@ -67,8 +67,9 @@ class CellReader:
 
     def read(self, request: ReadRequest) -> ReadResult:
         """As `ColumnReader`."""
-        by_name = {field.name: self._field(request.row_group, field, request.rows) for field in self._fields}
-        return ReadResult({name: cells for name, cells in by_name.items() if cells is not None})
+        found = {field.name: self._field(request.row_group, field, request.rows) for field in self._fields}
+        values = {name: cells for name, (cells, _) in found.items() if cells is not None}
+        return ReadResult(values, unread_bytes=sum(unread_bytes for _, unread_bytes in found.values()))
 
     def in_files(self, row_group: int, rows: RowNumbers) -> dict[str, FileCells]:
         """Returns the values of the given rows that can stay in their file, by field name."""
@@ -82,18 +83,20 @@ class CellReader:
                 by_name[field.name] = cells
         return by_name
 
-    def _field(self, row_group: int, field: UnischemaField, rows: np.ndarray | None) -> Cells | None:
+    def _field(self, row_group: int, field: UnischemaField, rows: np.ndarray | None) -> tuple[Cells | None, float]:
+        """Returns the values, and how many bytes of unwanted ones are not read."""
         file, chunk = self._chunk(row_group, field)
         if chunk is None:
-            return None
+            return None, 0
         few = rows is not None and len(rows) <= _FEW * chunk.values
         stays = self._shared_by_workers or stays_in_file(field)
         if (few or stays) and chunk.has_large_values:
             in_file = self._in_file(row_group, field, chunk, rows)
             if in_file is not None:
-                return in_file if stays else in_file.loaded()
+                unread_bytes = chunk.size_bytes * (1 - len(in_file) / chunk.values)
+                return (in_file if stays else in_file.loaded()), unread_bytes
         cells = _in_memory(file, chunk, self._dataset.verify)
-        return cells if cells is None or rows is None else cells.take(rows)
+        return (cells if cells is None or rows is None else cells.take(rows)), 0
 
     def _chunk(self, row_group: int, field: UnischemaField) -> tuple[DataFile, _Chunk | None]:
         """Returns the file of a row group, and the field's column chunk if it can be read here."""

@@ -256,7 +256,8 @@ class Fetcher:
             read_bytes = stored_bytes - columns.unread_bytes
             if share < 1:
                 later = [name for name, part in columns.values.items() if isinstance(part, FileCells | WholeFiles)]
-                read_bytes -= (1 - share) * column_bytes(self.dataset, row_group, later)
+                left = 1 if some is None else len(some) / total
+                read_bytes -= (1 - share) * left * column_bytes(self.dataset, row_group, later)
             add(Count.READ_BYTES, read_bytes)
             values = {**columns.values, **self._videos.read(row_group, columns.values)}
         if rows is not None:
