@@ -261,7 +261,7 @@ class CoreColumns:
     def _in_memory(self, source: pa.NativeFile | str, chunks: np.ndarray) -> Iterator[tuple[int, int, _Place]]:
         """Yields which chunks can be decoded at once: the numbers of the first, and of the one after the last.
 
-        Chunks of an open file are in memory that the next ones reuse.
+        Chunks of an open file are in memory that the next ones reuse, unless they are large.
         """
         if isinstance(source, str):
             chunk = SCRATCH.array("chunk", (self._chunk_bytes + SLACK,), _BYTES)
@@ -269,7 +269,9 @@ class CoreColumns:
             return
         for first, last in _read_together(chunks):
             begin, end = int(chunks["begin"][first]), int(chunks["begin"][last - 1] + chunks["size"][last - 1])
-            data = SCRATCH.array("chunk", (end - begin + SLACK,), _BYTES)
+            size = end - begin + SLACK
+            is_large = size > _WINDOW_BYTES  # too large to be kept for the next one
+            data = np.empty(size, np.uint8) if is_large else SCRATCH.array("chunk", (size,), _BYTES)
             source.seek(begin)
             if source.readinto(memoryview(data)[: end - begin]) != end - begin:  # type: ignore[arg-type]  # a buffer
                 continue
