@@ -23,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   cells.required = data[2] >> 2 & 1;
   cells.starts = starts.data();
   cells.ends = ends.data();
-  const bool in_memory = find_cells(cells, MemoryBytes{cells.data, cells.size}) >= 0;
+  const bool in_memory = find_cells(cells, {cells.data, cells.size}) >= 0;
 
   static FILE* const file = std::tmpfile();
   if (!file || ftruncate(fileno(file), 0) != 0) __builtin_trap();
@@ -33,7 +33,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   cells.data = nullptr;
   cells.pages = pages.data();
   cells.capacity = static_cast<int64_t>(pages.size());
-  const int64_t left = find_cells(cells, FileBytes{fileno(file), 0, cells.size});
+  std::vector<uint8_t> window(kWindow);
+  const int64_t left = find_cells(cells, {nullptr, cells.size, fileno(file), 0, window.data(), kWindow});
   if (!in_memory && left < 0) return 0;  // of damaged pages, only those in memory are compared with their checksums
   if (in_memory && left >= 0 && (starts != starts_there || ends != ends_there)) __builtin_trap();
   if (left < 0) starts = starts_there, ends = ends_there;

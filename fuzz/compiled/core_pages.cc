@@ -1,4 +1,4 @@
-// Fuzzes the core's decoder of column chunks. Five bytes say what the column is, and the chunk follows:
+// Fuzzes the core's decoder of column chunks, of all rows or of every seventh. Five bytes say what the column is, and the chunk follows:
 //   its kind (of `kKinds`), a bit for each of `Options`, the number of rows, how many numbers or bytes fit, and how large
 //   pages and dictionaries may be, in units of 16 bytes.
 // Each buffer has its exact size on the heap, so that the sanitizer notices every access outside it.
@@ -12,7 +12,7 @@
 namespace {
 
 constexpr int64_t kOptions = 5, kSlack = 8;
-enum Options { kPacked = 1, kNullable = 4, kNullLists = 8, kChecked = 16, kInOrder = 32, kItemOutside = 64 };
+enum Options { kPacked = 1, kNullable = 4, kNullLists = 8, kChecked = 16, kInOrder = 32, kItemOutside = 64, kWanted = 128 };
 
 struct Type {
   int64_t stored_bytes, value_bytes, offset_bytes;
@@ -40,6 +40,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   const auto item_rows = std::make_unique<int32_t[]>(static_cast<size_t>(items));
   for (int64_t item = 0; item < items; ++item) item_rows[item] = static_cast<int32_t>(item * 7 % rows);
   if (has_outside) item_rows[items - 1] = static_cast<int32_t>(rows);
+  const int64_t wanted_count = data[1] & kWanted ? (rows + 6) / 7 : 0;
+  const auto wanted = std::make_unique<int64_t[]>(static_cast<size_t>(wanted_count));
+  for (int64_t number = 0; number < wanted_count; ++number) wanted[number] = 7 * number;
   std::memcpy(stored.get(), data + kOptions, static_cast<size_t>(size));
 
   Chunk chunk{};
@@ -65,6 +68,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   scratch.column_bytes = capacity * type.value_bytes;
   scratch.items = item_rows.get();
   scratch.item_count = items;
+  scratch.wanted = data[1] & kWanted ? wanted.get() : nullptr;
+  scratch.wanted_count = wanted_count;
   parquetry_decode_chunks(&chunk, 1, rows, data[1] & kChecked, nullptr, nullptr, &scratch);
 
   if (chunk.found == kUndecoded || chunk.found > capacity) return 0;
