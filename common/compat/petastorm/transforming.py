@@ -2,6 +2,8 @@
 
 Declared (edited) fields are checked by name, dtype and shape. A value of the declared kind is cast to the declared
 dtype; another kind is an error. Fields that the transform does not declare are passed on unchecked.
+
+The threads of a pool call the function at the same time, as Petastorm's do.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from ...engine.steps.returned_values import to_array
 from ...schema.codec import fits_shape
 from ...schema.dtypes import float_holds
 from ...schema.ragged import object_array
-from ...stages.functions import lock_of
 from .codecs import Value
 from .frames import from_series, to_frame
 from .transform import TransformSpec
@@ -36,9 +37,8 @@ def transform_row(spec: TransformSpec, schema: Unischema, row: dict[str, Any]) -
         TransformError: the result lacks a field, has an unknown one, or has one with another dtype or shape.
     """
     assert spec.func is not None
-    with lock_of(spec.func):
-        result = spec.func(row)
-        return tuple(_kept(value) for value in _checked_row(spec, schema, row, result).values())
+    result = spec.func(row)
+    return tuple(_kept(value) for value in _checked_row(spec, schema, row, result).values())
 
 
 def _kept(value: object) -> Any:
@@ -61,9 +61,8 @@ def transform_table(spec: TransformSpec | None, schema: Unischema, table: pa.Tab
     if spec is None or spec.func is None:
         return {name: column_array(table.column(name)) for name in schema.fields}
     frame = to_frame(table, "a TransformSpec's function")
-    with lock_of(spec.func):
-        columns = _checked_frame(spec, schema, table, spec.func(frame))
-        return {name: values.copy() for name, values in columns.items()}
+    columns = _checked_frame(spec, schema, table, spec.func(frame))
+    return {name: values.copy() for name, values in columns.items()}
 
 
 def _checked_frame(

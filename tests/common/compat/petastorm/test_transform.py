@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,8 @@ def test_a_function_changes_rows_where_they_are_loaded() -> None:
         np.testing.assert_array_equal(read[3].matrix, np.arange(12, dtype=np.float32).reshape(3, 4) * 6, strict=True)
 
 
-@pytest.mark.parametrize("pool", ["dummy", "thread", "process"])
-def test_a_function_may_return_its_own_memory_again(pool: str) -> None:
+@pytest.mark.parametrize(("pool", "workers"), [("dummy", 3), ("thread", 1), ("process", 3)])
+def test_a_function_may_return_its_own_memory_again(pool: str, workers: int) -> None:
     buffer = np.zeros(2, np.int64)
 
     def change(row: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def test_a_function_may_return_its_own_memory_again(pool: str) -> None:
         return row
 
     spec = TransformSpec(change, [("double", np.int64, (2,), False)])
-    read = rows(spec, schema_fields=["id"], reader_pool_type=pool, workers_count=3)
+    read = rows(spec, schema_fields=["id"], reader_pool_type=pool, workers_count=workers)
     assert len({int(row.id) for row in read}) == len(read) > 1
     assert [row.double.tolist() for row in read] == [[row.id] * 2 for row in read]
 
@@ -71,8 +72,34 @@ def test_a_frame_may_be_returned_again(tmp_path: Path) -> None:
         own["id"] = frame["id"].to_numpy() + 1
         return own
 
-    with make_batch_reader(f"file://{url}", transform_spec=TransformSpec(change), shuffle_row_groups=False) as reader:
+    options: dict[str, Any] = {"shuffle_row_groups": False, "workers_count": 1}
+    with make_batch_reader(f"file://{url}", transform_spec=TransformSpec(change), **options) as reader:
         assert [number for batch in list(reader) for number in batch.id.tolist()] == list(range(1, 41))
+
+
+def test_the_threads_of_a_pool_call_a_row_function_at_the_same_time() -> None:
+    both = threading.Barrier(2)
+
+    def change(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] in (0, 8):  # the first rows of two row groups
+            both.wait(60)
+        return row
+
+    read = rows(TransformSpec(change), schema_fields=["id"], reader_pool_type="thread", workers_count=2)
+    assert [int(row.id) for row in read] == list(range(60))
+
+
+def test_the_threads_of_a_pool_call_a_frame_function_at_the_same_time(tmp_path: Path) -> None:
+    url = write_table(tmp_path, pa.table({"id": range(4)}), row_group_size=2)
+    both = threading.Barrier(2)
+
+    def change(frame: Any) -> Any:
+        both.wait(60)
+        return frame
+
+    options: dict[str, Any] = {"shuffle_row_groups": False, "workers_count": 2}
+    with make_batch_reader(f"file://{url}", transform_spec=TransformSpec(change), **options) as reader:
+        assert [batch.id.tolist() for batch in reader] == [[0, 1], [2, 3]]
 
 
 def test_fields_are_added_at_the_end_and_removed() -> None:
