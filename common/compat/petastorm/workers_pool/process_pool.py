@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from ....base.errors import PipelineError, SidecarError
+from ....base.process.forks import leave_to_parent
 from ....engine.run.row_group_loop import RowGroupMaker
 from ....stages.functions import pickle_with_files
 from ....transport.sidecar.worker_process import StreamChannel, WorkerProcess, start_worker
@@ -49,6 +50,12 @@ class ProcessPool(RowGroupMaker):
         self._running: set[WorkerProcess] = set()
         self._closed = False
         super().__init__(self._load_there, threads=workers, name=_THREAD_NAME)
+        leave_to_parent(self)
+
+    def forget_elements(self) -> object:
+        """As `HoldsElements`: a forked child that closes the pool ends none of its parent's workers."""
+        workers, self._running = self._running, set()
+        return workers
 
     def _load_there(self, job: LoadJob) -> Any:
         """Returns the result of a job; raises the job's error."""

@@ -22,6 +22,7 @@ from parquetry.common.compat.petastorm import reader as reader_module
 from parquetry.common.compat.petastorm.errors import NoFieldsError, ReaderStoppedError, ResetError
 from parquetry.common.compat.petastorm.predicates import in_lambda, in_set
 from parquetry.common.compat.petastorm.unischema import UnischemaField as PetastormField
+from parquetry.common.transport.sidecar.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.versions
 
@@ -317,6 +318,25 @@ def test_a_fork_closes_its_parents_reader_without_waiting_for_threads_that_it_la
             os._exit(7)
         go_on.set()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_fork_that_closes_its_parents_reader_ends_none_of_its_workers(
+    joins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"reader_pool_type": "process", "workers_count": 2, "shuffle_row_groups": False}
+    with make_reader(str(REAL), ["id"], **options) as reader:
+        read = [int(next(reader).id)]
+        child = os.fork()
+        if not child:
+            signal.alarm(30)  # ends it if it hangs
+            monkeypatch.setattr(WorkerProcess, "end", lambda self: os._exit(2))
+            reader.stop()
+            if joins:
+                reader.join()
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert read + ids(reader) == list(range(60))
 
 
 def test_reset_before_anything_was_read_does_nothing() -> None:
