@@ -65,7 +65,7 @@ class LocalDiskCache(CacheBase):
         size_limit_bytes: int,
         expected_row_size_bytes: int,
         shards: int = 6,
-        cleanup: bool = False,
+        cleanup: bool = True,
         **settings: object,
     ) -> None:
         if not isinstance(size_limit_bytes, int) or size_limit_bytes < 1:
