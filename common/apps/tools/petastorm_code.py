@@ -69,7 +69,7 @@ def migrate_code(paths: Sequence[str | os.PathLike[str]], dry_run: bool = False)
 
     Raises:
         CodecUnavailableError: libcst is not installed.
-        DatasetError: a file does not exist, is not UTF-8, or is not Python.
+        DatasetError: a file does not exist, is a notebook, is not UTF-8, or is not Python.
     """
     changes = [change for path in _files(paths) if (change := _change_of(path)) is not None]
     for change in changes:
@@ -82,6 +82,11 @@ def _files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Path]:
     for path in map(Path, paths):
         if path.is_dir():
             yield from sorted(file for file in path.rglob("*.py") if not _is_installed(file.relative_to(path)))
+        elif path.suffix == ".ipynb":
+            raise DatasetError(
+                f"migrate-code: expected a Python file or a directory, got the notebook '{path}'. Export it as a program "
+                "first (jupyter nbconvert --to script)."
+            )
         elif path.is_file():
             yield path
         else:
@@ -126,6 +131,18 @@ def _is_petastorm(name: str | None) -> bool:
     return name is not None and name.partition(".")[0] == "petastorm"
 
 
+def _of_numpy(alias: cst.ImportAlias) -> cst.ImportAlias:
+    """Imports a name that numpy 2 removed by its other name; the name that it binds stays."""
+    name = alias.evaluated_name
+    if name not in _REMOVED_BY_NUMPY:
+        return alias
+    return alias.with_changes(name=cst.Name(_REMOVED_BY_NUMPY[name]), asname=alias.asname or _bound_as(name))
+
+
+def _bound_as(name: str) -> cst.AsName:
+    return cst.AsName(whitespace_before_as=cst.SimpleWhitespace(" "), name=cst.Name(name))
+
+
 class _Rewriter(cst.CSTTransformer):
     """Changes a module, and lists in ``left`` what it leaves."""
 
@@ -149,8 +166,10 @@ class _Rewriter(cst.CSTTransformer):
         return home
 
     def leave_ImportFrom(self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom) -> cst.ImportFrom:
-        """Changes ``from petastorm.x import y``."""
+        """Changes ``from petastorm.x import y``, and names that numpy 2 removed."""
         name = None if original_node.module is None else get_full_name_for_node(original_node.module)
+        if name == "numpy" and not isinstance(updated_node.names, cst.ImportStar):
+            return updated_node.with_changes(names=[_of_numpy(alias) for alias in updated_node.names])
         if name is None or original_node.relative or not _is_petastorm(name):
             return updated_node
         home = self._new_name(original_node, name)
@@ -179,10 +198,7 @@ class _Rewriter(cst.CSTTransformer):
             return alias
         self._packages.add(bound or "petastorm")
         if bound is None:  # the package imports its modules when they are used, so ``petastorm.pytorch`` works, too
-            return alias.with_changes(
-                name=cst.parse_expression(_HOME),
-                asname=cst.AsName(whitespace_before_as=cst.SimpleWhitespace(" "), name=cst.Name("petastorm")),
-            )
+            return alias.with_changes(name=cst.parse_expression(_HOME), asname=_bound_as("petastorm"))
         return alias.with_changes(name=cst.parse_expression(home))
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.Attribute:

@@ -95,6 +95,13 @@ def test_a_changed_program_runs(tmp_path: Path) -> None:
     assert names["made"].__name__ == "ScalarCodec"  # type: ignore[attr-defined]
 
 
+def test_names_that_numpy_removed_are_imported_by_their_other_names(tmp_path: Path) -> None:
+    program = "import petastorm\nfrom numpy import array, unicode_, string_ as raw\n"
+    assert change_of(tmp_path / "a.py", program).after == (
+        "import parquetry.petastorm as petastorm\nfrom numpy import array, str_ as unicode_, bytes_ as raw\n"
+    )
+
+
 def test_directories_are_searched_and_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for name in ("a/train.py", "b.py", "notes.txt"):
@@ -124,6 +131,9 @@ def test_an_error_in_one_file_changes_none(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"b\.py', line 2: expected Python 3"):
         migrate_code([tmp_path])
     assert (tmp_path / "a.py").read_text() == "import petastorm\n"
+    (tmp_path / "c.ipynb").write_text('{"cells": ["import petastorm"]}')
+    with pytest.raises(DatasetError, match=r"got the notebook '.*c\.ipynb'. Export it as a program"):
+        migrate_code([tmp_path / "c.ipynb"])
     with pytest.raises(DatasetError, match=r"none\.py'. There is none"):
         migrate_code([tmp_path / "none.py"])
     (tmp_path / "b.py").write_bytes(b"# petastorm \xff\n")
