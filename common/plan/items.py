@@ -14,7 +14,7 @@ import numpy as np
 from ..base.process.forks import cached_property
 from ..schema.ragged import concat_ranges
 from .block_reads import BlockKey, BlockRead, BlockRows, ascending
-from .order.epoch import EpochOrder, OrderSpec
+from .order.epoch import EpochOrder, OrderSpec, RowGroupSizes
 from .order.leftovers import Leftovers
 from .selection.rows import RowNumbers
 from .selection.selection import Selection
@@ -28,13 +28,15 @@ class RowItems:
 
     Args:
         selection: the wanted rows, and the first rows of windows.
+        sizes: the sizes of row groups of which small ones may share a block; ``None`` if none may.
     """
 
     differ = False
     """Whether each epoch has different items, even without a shuffle."""
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: Selection, sizes: RowGroupSizes | None = None) -> None:
         self._selection = selection
+        self._group_sizes = sizes
 
     @property
     def num_items(self) -> int:
@@ -56,7 +58,7 @@ class RowItems:
 
     def order(self, spec: OrderSpec, epoch: int, leftovers: Leftovers | None = None) -> EpochOrder:
         """Returns the global order of an epoch, or of what is left of it."""
-        return EpochOrder(self.items_before(epoch), spec, epoch, leftovers)
+        return EpochOrder(self.items_before(epoch), spec, epoch, leftovers, self._group_sizes)
 
     def reads(self, order: EpochOrder, pass_number: int, index: np.ndarray) -> list[BlockRead]:
         """Returns where the items at global positions ``index`` of an epoch come from. Places refer to ``index``."""

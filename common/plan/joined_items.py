@@ -24,14 +24,14 @@ _GROUP_ROWS = 10_000  # without a shuffle, batches of similar length are formed 
 
 
 @singledispatch
-def items_of(join: Stage | None, selection: Selection, shuffle: Shuffle | None, seed: int | None) -> RowItems:
-    """Returns the items of an epoch: the selected rows, or what ``join`` makes of them.
+def items_of(join: Stage, selection: Selection, shuffle: Shuffle | None, seed: int | None) -> RowItems:
+    """Returns the items of an epoch that a stage makes of the selected rows.
 
     Args:
         shuffle: the shuffle of the pipeline; rows are joined among as many rows as it permutes.
         seed: the pipeline's seed, for stages that were given none.
     """
-    return RowItems(selection)
+    raise NotImplementedError(join)
 
 
 @items_of.register

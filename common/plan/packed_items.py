@@ -168,7 +168,7 @@ class PackedItems(RowItems):
 class GroupOrder(EpochOrder):
     """An order whose blocks are the groups within which rows are packed."""
 
-    def _blocks(self, rows_before: np.ndarray) -> np.ndarray:
+    def _blocks(self, rows_before: np.ndarray, row_group: np.ndarray) -> np.ndarray:
         return np.arange(len(rows_before))
 
 

@@ -14,12 +14,13 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from ..base.errors import EmptySelectionError, FieldNotFoundError, ParquetryError, SchemaError, StateError
 from ..base.process.forks import cached_property
 from ..dataset.dataset import StoredDataset
 from ..schema.codecs import ReadListCodec
-from ..schema.dtypes import delivered_dtype, is_string_like
+from ..schema.dtypes import FieldDtype, delivered_dtype, is_string_like
 from ..schema.element import Element, about_row_bytes
 from ..schema.field import UnischemaField
 from ..schema.ragged import concat_ranges
@@ -34,7 +35,7 @@ from .fields import build_program, casts_in_file, declared_as
 from .items import RowItems, by_block, distinct
 from .joined_items import items_of
 from .order.cursor import START, Cursor, Origin
-from .order.epoch import REST, EpochOrder, OrderSpec
+from .order.epoch import REST, EpochOrder, OrderSpec, RowGroupSizes
 from .order.leftovers import Leftovers, items_left
 from .order.positions import (
     Batches,
@@ -567,7 +568,22 @@ class Plan(BasePlan):
     @cached_property
     def items(self) -> RowItems:
         """The items of an epoch, and the rows that they are made of."""
+        if self.order.join is None:
+            return RowItems(self.selection, self._row_group_sizes)
         return items_of(self.order.join, self.selection, self.order.shuffle, self.seed)
+
+    @property
+    def _row_group_sizes(self) -> RowGroupSizes | None:
+        """The sizes of row groups, if the schema says them: those of numbers that are read as they are stored.
+
+        No value of these can keep a block from loading. A block that does not load is an error of all its items.
+        """
+        types, partitions = self.dataset.types, self.dataset.partitions
+        fields = [field for field in self.program.fields if field.name not in partitions]
+        if not all(_is_number(field.dtype, types.get(field.name)) for field in fields):
+            return None
+        groups = self.dataset.row_groups
+        return RowGroupSizes(file=groups.file, num_bytes=groups.rows * self._numbers[2])
 
     @cached_property
     def order_spec(self) -> OrderSpec:
@@ -817,6 +833,11 @@ class Plan(BasePlan):
 def of_rank(stages: Sequence[Stage], rank: int | None) -> list[Stage]:
     """Returns views with the part of a rank; ``None`` = the one that they have."""
     return [replace(stage, index=rank) if rank is not None and isinstance(stage, Shard) else stage for stage in stages]
+
+
+def _is_number(dtype: FieldDtype, stored: pa.DataType | None) -> bool:
+    """Whether the values of a field are stored as the numbers that they are."""
+    return isinstance(dtype, np.dtype) and dtype.kind in "biuf" and stored == pa.from_numpy_dtype(dtype)
 
 
 def _row_view(stages: Sequence[Stage], items: int, spec: OrderSpec) -> RowView:

@@ -73,7 +73,7 @@ class BlockLoader:
             intact=partial(self._intact_rows, rows),
             memory_bytes=self.memory_bytes,
         )
-        if self._shared_by_workers:
+        if self._shared_by_workers or rows.item_rows is None:
             return joined_block(made)
         order = rows.item_rows[:, 0] if self._in_item_order and rows.item_rows is not None else None
         if order is None or not keeps_item_order(order, len(made)):
