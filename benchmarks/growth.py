@@ -1,4 +1,4 @@
-"""How cost grows with filters, sources, iterators, files and ranks: ``python -m benchmarks.growth``.
+"""How cost grows with row groups, filters, sources, iterators, files and ranks: ``python -m benchmarks.growth``.
 
 Prints, for each kind of work at three sizes, its cost, that of the comparison, their ratio, and the exponent of the
 cost: 1 if the cost grows as the size does, 0 if it does not grow. Costs are processor seconds, or counts of reads.
@@ -40,6 +40,7 @@ from parquetry.common.plan.state import state_of
 from .store_requests import CountingStore, serving
 
 GROUP_ROWS = 4096
+SMALL_ROWS = 32_768  # of a file that is cut into more and more row groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +272,42 @@ def open_iterators(folder: Path, iterators: int) -> Cost:
     return Cost(size=iterators, cost=max(threading.active_count() - before, 1), other=1)
 
 
+def row_groups_in_order(folder: Path, row_groups: int) -> Cost:
+    """Processor seconds of an epoch in order of as many rows in more and more row groups, with Arrow's."""
+    return _epoch_of_small(folder, row_groups, lambda rows: rows)
+
+
+def row_groups_shuffled(folder: Path, row_groups: int) -> Cost:
+    """Processor seconds of a shuffled epoch of as many rows in more and more row groups, with Arrow's in order."""
+    return _epoch_of_small(folder, row_groups, lambda rows: rows.shuffle(1000, seed=1))
+
+
+def _epoch_of_small(folder: Path, row_groups: int, order: Callable[[Pipeline], Pipeline]) -> Cost:
+    url = written(folder, row_groups, max(SMALL_ROWS // row_groups, 1))
+    batches = order(Pipeline(url, executor="threads")).batch(64)
+    file = pq.ParquetFile(Path(url) / "0.parquet")
+
+    def epoch() -> None:
+        assert sum(1 for _ in batches) == len(batches)
+
+    def arrow() -> None:
+        for number in range(row_groups):
+            file.read_row_group(number)
+
+    epoch()  # reads the footer
+    return Cost(size=row_groups, cost=_least_seconds(epoch), other=_least_seconds(arrow))
+
+
+def _least_seconds(work: Callable[[], None], times: int = 5) -> float:
+    """Returns the least processor seconds of some runs."""
+    seconds = []
+    for _ in range(times):
+        began = time.process_time()
+        work()
+        seconds.append(time.process_time() - began)
+    return min(seconds)
+
+
 KINDS = {
     "values of isin": Kind(size="values", cost="s, Arrow", measure=members, sizes=(1_000, 27_000, 735_000)),
     "row groups of isin": Kind(size="row groups", cost="s, Arrow", measure=groups_of_members, sizes=(32, 256, 2_048)),
@@ -278,6 +315,12 @@ KINDS = {
     "partitions": Kind(size="files", cost="footers, files that match", measure=partitions, sizes=(30, 300, 3_000)),
     "sources of a mix": Kind(size="sources", cost="calls a row, of ten", measure=mixed_sources, sizes=(20, 200, 2_000)),
     "open iterators": Kind(size="iterators", cost="threads, 1", measure=open_iterators, sizes=(5, 50, 500)),
+    "row groups in order": Kind(
+        size="row groups", cost="s, Arrow", measure=row_groups_in_order, sizes=(32, 512, 8_192)
+    ),
+    "row groups shuffled": Kind(
+        size="row groups", cost="s, Arrow", measure=row_groups_shuffled, sizes=(32, 512, 8_192)
+    ),
     "index": Kind(size="files", cost="footers, without an index", measure=indexed_files, sizes=(10, 100, 1_000)),
     "store requests": Kind(
         size="row groups", cost="requests, pieces of 8 MiB", measure=store_requests, sizes=(128, 512, 2_048)

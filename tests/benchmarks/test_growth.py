@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from benchmarks.growth import GROUP_ROWS, KINDS, Cost, counting, exponent, measure, written
+from benchmarks.growth import GROUP_ROWS, KINDS, Cost, counting, counting_calls, exponent, measure, written
 from parquetry.common import Pipeline
 
 
@@ -20,6 +20,23 @@ def test_the_exponent_is_the_power_of_the_size() -> None:
 def test_a_row_of_a_mix_asks_only_the_sources_that_it_draws_from(tmp_path: Path) -> None:
     few, many = (KINDS["sources of a mix"].measure(tmp_path, sources).cost for sources in (100, 1_000))
     assert many < 2 * few
+
+
+@pytest.mark.parametrize("buffer_size", [None, 1_000])
+def test_a_small_row_group_of_a_local_file_takes_few_calls(tmp_path: Path, buffer_size: int | None) -> None:
+    rows = Pipeline(written(tmp_path, 1_000, 8), executor="threads")
+    batches = (rows if buffer_size is None else rows.shuffle(buffer_size, seed=1)).batch(64)
+    assert sum(1 for _ in batches) == 125
+    with counting_calls() as calls:
+        assert sum(1 for _ in batches) == 125
+    assert sum(calls.values()) / 1_000 < 120  # a block for each took 250 to 290
+
+
+@pytest.mark.parametrize("kind", ["row groups in order", "row groups shuffled"])
+def test_epochs_of_more_and_more_row_groups_are_measured(tmp_path: Path, kind: str) -> None:
+    cost = KINDS[kind].measure(tmp_path, 64)
+    assert cost.size == 64
+    assert cost.cost > 0 < cost.other
 
 
 def test_iterators_that_wait_share_their_threads(tmp_path: Path) -> None:
