@@ -58,13 +58,16 @@ _MODULES = {"ParquetDataset": ".dataset", "gather_stats": ".rank_stats", "load_o
 
 def __getattr__(name: str) -> Any:
     from parquetry.common.base.errors import needs_framework
-    from parquetry.common.pipeline.verbs import Verbs  # lists the verbs, needs no TensorFlow
+    from parquetry.common.base.process.lazy_names import without_collections
 
-    module = _MODULES.get(name, ".functional")
-    if module == ".functional" and (name.startswith("_") or not hasattr(Verbs, name)):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with needs_framework(f"parquetry.tf_plugin.{name}", "tensorflow", extra="tensorflow"):
-        return getattr(import_module(module, __name__), name)
+    with without_collections():
+        from parquetry.common.pipeline.verbs import Verbs  # lists the verbs, needs no TensorFlow
+
+        module = _MODULES.get(name, ".functional")
+        if module == ".functional" and (name.startswith("_") or not hasattr(Verbs, name)):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        with needs_framework(f"parquetry.tf_plugin.{name}", "tensorflow", extra="tensorflow"):
+            return getattr(import_module(module, __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -10,9 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from parquetry.common.base.errors import needs_framework
-from parquetry.common.base.metrics.stats_log import log_stats
+from parquetry.common.base.process.lazy_names import without_collections
 
-with needs_framework("parquetry.torch_plugin", "torch", extra="torch"):
+with needs_framework("parquetry.torch_plugin", "torch", extra="torch"), without_collections():
+    from parquetry.common.base.metrics.stats_log import log_stats
+
     from .collation import as_is
     from .functional import mix, read_parquet
     from .iterable import ParquetIterable
