@@ -77,7 +77,7 @@ class Fetcher:
         joins_requests: whether neighboring row groups may be fetched in the same requests: from a store, unless others
             read them too, or keep them.
         joins_reads: whether row groups may be read together, in the same requests or by one call.
-        longest_run: how many blocks may be read together.
+        longest_run: how many row groups may be read together.
     """
 
     def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField], context: ReadContext = ALONE) -> None:

@@ -40,7 +40,7 @@ from ..steps.source import BlockSlice
 from .jobs import Job
 
 _STORE_DEPTH = 2  # runs ahead for each thread: those that arrived wait for the slowest one before them
-_FIRST_RUN_BLOCKS = 2
+_FIRST_RUN = 2
 _SIZES = 1 << 12
 _FOOTERS_PART = 4  # of the budget that footers may take at most
 _RUNS_IN_MEMORY = 8  # a run takes no larger part of the budget, so that several are read at once
@@ -96,12 +96,12 @@ class _Stream:
 
     Attributes:
         blocks: the latest block that a job draws from, and those that are read ahead after it.
-        run_blocks: the most blocks of the run to read ahead next.
+        run_row_groups: the most row groups of the run to read ahead next, unless its first block has more.
         run_bytes: what that run takes of the budget; 0 until it turns out not to fit.
     """
 
     blocks: list[BlockHandle] = field(default_factory=list)
-    run_blocks: int = _FIRST_RUN_BLOCKS
+    run_row_groups: int = _FIRST_RUN
     run_bytes: int = 0
 
 
@@ -159,8 +159,8 @@ class BlockStore(Store):
     values in dictionaries are, so blocks of a source are expected to grow as those before them did.
 
     From a store, blocks whose row groups are neighbors in a file are started together, in a run, and their row groups
-    are fetched in the same requests (`Fetcher.run_lengths`). The first run of a stream has at most two blocks, the next
-    one four, and so on: little is read in vain if the consumer stops early. A run counts as one block read ahead.
+    are fetched in the same requests (`Fetcher.run_lengths`). The first run of a stream has at most two row groups, the
+    next one four, and so on: little is read in vain if the consumer stops early. A run counts as one block read ahead.
 
     A job costs time for the streams that it draws from, however many others there are, as in a mix of many sources.
 
@@ -272,13 +272,14 @@ class BlockStore(Store):
         if following in self._handles:
             run = [self._handles[following]]
         else:
-            run = next(self._runs(self._run_from(following, stream.run_blocks)))
+            run = next(self._runs(self._run_from(following, stream.run_row_groups)))
             stream.run_bytes = sum(handle.num_bytes for handle in run)
             if self._loaded_bytes + stream.run_bytes > self._block_limit:
                 self._behind[key] = stream
                 return
             self._start(run)
-            stream.run_blocks, stream.run_bytes = min(2 * stream.run_blocks, self.fetchers[key[0]].longest_run), 0
+            longest = self.fetchers[key[0]].longest_run
+            stream.run_row_groups, stream.run_bytes = min(2 * stream.run_row_groups, longest), 0
         self.hold(run)
         stream.blocks += run
         self._further[key] = stream
@@ -306,20 +307,22 @@ class BlockStore(Store):
             self._let_go(each)
         return True
 
-    def _run_from(self, key: BlockKey, most_blocks: int) -> Iterator[BlockHandle]:
-        """Yields a block, and those after it that may be started together with it."""
+    def _run_from(self, key: BlockKey, most: int) -> Iterator[BlockHandle]:
+        """Yields a block, and those after it that may be started together with it, with at most as many row groups."""
         handle = self._new_handle(key)
         yield handle
         if not self.fetchers[key.source].joins_reads:
             return
         run_bytes = handle.num_bytes
-        for _ in range(1, min(most_blocks, self.fetchers[key.source].longest_run)):
+        left = min(most, self.fetchers[key.source].longest_run) - len(self._plan.block_row_groups(key))
+        while left > 0:
             following = self._plan.next_block(handle.key)
             if following is None or following in self._handles:
                 return
             handle = self._new_handle(following)
             run_bytes += handle.num_bytes
-            if run_bytes > self._memory_limit // _RUNS_IN_MEMORY:
+            left -= len(self._plan.block_row_groups(following))
+            if left < 0 or run_bytes > self._memory_limit // _RUNS_IN_MEMORY:
                 return
             yield handle
 

@@ -296,19 +296,20 @@ class JoiningFetcher(GroupsFetcher):
 
 
 class StorePlan(Plan):
-    """Blocks of one row group. The ``large`` one does not fit into memory."""
+    """Blocks of ``row_groups`` each. The ``large`` one does not fit into memory."""
 
-    def __init__(self, large: int | None = None) -> None:
+    def __init__(self, large: int | None = None, row_groups: int = 1) -> None:
         self._large = large
+        self._row_groups = row_groups
 
     def block_row_groups(self, key: BlockKey) -> list[int]:
-        return [key.block]
+        return list(range(key.block * self._row_groups, (key.block + 1) * self._row_groups))
 
     def block_size(self, key: BlockKey) -> BlockSize:
         return BlockSize(BLOCK_BYTES, 1 << 40 if key.block == self._large else BLOCK_BYTES)
 
 
-def joined(memory_limit: int, large: int | None = None) -> list[list[int]]:
+def joined(memory_limit: int, large: int | None = None, row_groups: int = 1) -> list[list[int]]:
     """Returns the blocks that are loaded for the first one and ahead of each, by run."""
     runs: list[list[int]] = []
 
@@ -317,7 +318,7 @@ def joined(memory_limit: int, large: int | None = None) -> list[list[int]]:
             runs.append([handle.key.block for handle in run])
             super()._start(run)
 
-    plan: Any = StorePlan(large)
+    plan: Any = StorePlan(large, row_groups)
     fetchers: Any = [JoiningFetcher(1)]
     store = Store(plan, fetchers, threads=1, memory_limit=memory_limit, finish=lambda *_: None)
     for block in range(BLOCKS):
@@ -341,6 +342,14 @@ def test_runs_ahead_double_within_an_eighth_of_the_budget(
     memory_blocks: int, large: int | None, runs: list[list[int]]
 ) -> None:
     assert joined(memory_blocks * BLOCK_BYTES, large) == runs
+
+
+@pytest.mark.parametrize(
+    ("row_groups", "runs"),
+    [(2, [[0], [1], [2, 3], [4, 5, 6, 7]]), (3, [[0], [1], [2], [3, 4], [5, 6, 7]])],
+)
+def test_runs_ahead_double_in_row_groups(row_groups: int, runs: list[list[int]]) -> None:
+    assert joined(1000 * BLOCK_BYTES, row_groups=row_groups) == runs
 
 
 def test_neighboring_blocks_of_a_job_are_one_run() -> None:
