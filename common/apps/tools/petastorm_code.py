@@ -84,8 +84,8 @@ def _files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Path]:
             yield from sorted(file for file in path.rglob("*.py") if not _is_installed(file.relative_to(path)))
         elif path.suffix == ".ipynb":
             raise DatasetError(
-                f"migrate-code: expected a Python file or a directory, got the notebook '{path}'. Export it as a program "
-                "first (jupyter nbconvert --to script)."
+                f"migrate-code: expected a Python file or a directory, got the notebook '{path}'. Export it as a "
+                "program first (jupyter nbconvert --to script)."
             )
         elif path.is_file():
             yield path
