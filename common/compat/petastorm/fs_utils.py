@@ -34,7 +34,7 @@ class FilesystemResolver:
         user: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._url = dataset_url if isinstance(dataset_url, str) else urllib.parse.urlunparse(dataset_url)
+        self._url = dataset_url if isinstance(dataset_url, str) else _url_of(dataset_url)
         if not urllib.parse.urlparse(self._url).scheme:
             raise PipelineError(
                 f"dataset URL {self._url!r}: expected a scheme. Prepend file:// for the local file system: a "
@@ -58,6 +58,12 @@ class FilesystemResolver:
     def filesystem_factory(self) -> Callable[[], Any]:
         """A picklable function that opens the file system again."""
         return _Factory(self._url, self._options)
+
+
+def _url_of(parts: urllib.parse.ParseResult) -> str:
+    """Joins what ``urlparse`` has split; ``urlunparse`` would make a path of ``hdfs:///path``, which names no host."""
+    rest = urllib.parse.urlunparse(parts._replace(scheme="", netloc=""))
+    return f"{parts.scheme}://{parts.netloc}{rest}" if parts.scheme else rest
 
 
 class _Factory:

@@ -120,6 +120,15 @@ def test_a_resolver_gives_the_file_system_of_a_url(tmp_path: Path) -> None:
         FilesystemResolver(str(tmp_path))
 
 
+def test_a_parsed_url_without_a_host_is_no_path_of_this_machine() -> None:
+    for url in ("memory:///a", "memory://a/b", "memory:///a?b=c"):
+        expected, given = FilesystemResolver(url), FilesystemResolver(urllib.parse.urlparse(url))
+        assert given.filesystem() is expected.filesystem()
+        assert given.get_dataset_path() == expected.get_dataset_path()
+    with pytest.raises(OSError, match="'s3:///a'"):
+        FilesystemResolver(urllib.parse.urlparse("s3:///a"))
+
+
 def test_a_file_system_that_was_given_out_is_taken_in_again() -> None:
     filesystem, path = get_filesystem_and_path_or_paths(str(REAL))
     with petastorm.make_reader(path, schema_fields=["id"], filesystem=filesystem) as reader:
