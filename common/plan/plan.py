@@ -574,13 +574,14 @@ class Plan(BasePlan):
 
     @property
     def _row_group_sizes(self) -> RowGroupSizes | None:
-        """The sizes of row groups, if the schema says them: those of numbers that are read as they are stored.
+        """The sizes of row groups, if the schema says them: those of numbers in local files, read as they are stored.
 
-        No value of these can keep a block from loading. A block that does not load is an error of all its items.
+        No value of these can keep a block from loading. A block that does not load is an error of all its items. In a
+        store, blocks are read in the same requests anyway.
         """
         types, partitions = self.dataset.types, self.dataset.partitions
         fields = [field for field in self.program.fields if field.name not in partitions]
-        if not all(_is_number(field.dtype, types.get(field.name)) for field in fields):
+        if self.remote or not all(_is_number(field.dtype, types.get(field.name)) for field in fields):
             return None
         groups = self.dataset.row_groups
         return RowGroupSizes(file=groups.file, num_bytes=groups.rows * self._numbers[2])

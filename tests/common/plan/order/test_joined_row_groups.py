@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_store import Store
 from oracle import examples
 
 from parquetry.common import Pipeline
@@ -108,6 +109,12 @@ def test_only_numbers_as_they_are_stored_share_blocks(many: Path) -> None:
     rows = Pipeline(str(many))
     assert blocks_of(rows.select(["id", "half"])) == 9
     assert blocks_of(rows) == 200  # a text of another size than expected must not hold up those before it
+
+
+def test_row_groups_in_a_store_have_blocks_of_their_own(many: Path, tmp_path: Path) -> None:
+    store = Store(name=str(tmp_path))
+    store.put_file_bytes("data/rows.parquet", (many / "rows.parquet").read_bytes())
+    assert blocks_of(Pipeline("data", ["id", "half"], filesystem=store)) == 200  # requests join them
 
 
 def test_row_groups_of_which_few_rows_are_left_count_with_all(tmp_path: Path) -> None:
