@@ -25,7 +25,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_trace_has_the_work_of_each_thread_and_leaves_only_its_file(tmp_path: Path, temporary: Path) -> None:
     url = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"id": range(60)}), url, row_group_size=20)
+    pq.write_table(pa.table({"id": range(60), "text": ["a"] * 60}), url, row_group_size=20)
     pipeline = parquetry.Pipeline(str(url), executor="threads").batch(10)
     before = iter(pipeline)
     next(before)
