@@ -23,13 +23,13 @@ class DecodeContext:
         describe: describes the location of a row of the block.
         max_value_bytes: the size limit of a value of variable shape.
         reuse: whether rows are requested several times, which makes it worth keeping decoded values.
-        kept_bytes: the memory for decoded frames of each field.
+        kept_bytes: returns the memory for decoded frames of each field.
     """
 
     describe: Describe
     max_value_bytes: int = MAX_VALUE_BYTES
     reuse: bool = False
-    kept_bytes: int = 0
+    kept_bytes: Callable[[], int] = int  # that is 0
 
 
 class BlockColumn(Protocol):

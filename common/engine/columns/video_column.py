@@ -71,7 +71,7 @@ class VideoColumn:
         self._first_row = np.zeros(len(pairs), np.int64)
         self._first_row[self._picture[::-1]] = np.arange(len(group))[::-1]
         self._locks = [threading.Lock() for _ in self._groups]
-        self._kept = SharedRows(context.kept_bytes)
+        self._kept = SharedRows(context.kept_bytes())
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
         """As `BlockColumn`.

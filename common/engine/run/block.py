@@ -70,7 +70,7 @@ class BlockParts:
             describe=self.where.describe,
             max_value_bytes=max_value_bytes,
             reuse=program is not None and program.shares_rows,
-            kept_bytes=kept_bytes(fields, memory_bytes),
+            kept_bytes=partial(kept_bytes, fields, memory_bytes),
         )
         self._intact = intact
         self.ordered: dict[int, FixedColumn] = {}
