@@ -261,7 +261,7 @@ class CoreColumns:
     def _in_memory(self, source: pa.NativeFile | str, chunks: np.ndarray) -> Iterator[tuple[int, int, _Place]]:
         """Yields which chunks can be decoded at once: the numbers of the first, and of the one after the last.
 
-        Chunks of an open file are in memory that the next ones reuse, unless they are large.
+        Chunks of an open file are in memory that the next ones reuse.
         """
         if isinstance(source, str):
             chunk = SCRATCH.array("chunk", (self._chunk_bytes + SLACK,), _BYTES)
@@ -269,9 +269,7 @@ class CoreColumns:
             return
         for first, last in _read_together(chunks):
             begin, end = int(chunks["begin"][first]), int(chunks["begin"][last - 1] + chunks["size"][last - 1])
-            size = end - begin + SLACK
-            is_large = size > _WINDOW_BYTES  # too large to be kept for the next one
-            data = np.empty(size, np.uint8) if is_large else SCRATCH.array("chunk", (size,), _BYTES)
+            data = SCRATCH.array("chunk", (end - begin + SLACK,), _BYTES)
             source.seek(begin)
             if source.readinto(memoryview(data)[: end - begin]) != end - begin:  # type: ignore[arg-type]  # a buffer
                 continue
@@ -312,7 +310,8 @@ def read_by_core(
         key: names the version of the file, and the row group.
         checked: see `CoreColumns.read`.
     """
-    columns = core_columns(lambda: described, tuple(names), key)
+    most = _TOO_MUCH if path is not None else _WINDOW_BYTES  # what a store sent is in memory, and would be copied
+    columns = core_columns(lambda: described, tuple(names), key, most_chunk_bytes=most)
     if not columns.columns:
         return {}
     read = columns.read(source if path is None else path, checked=checked)
@@ -374,6 +373,7 @@ def core_columns(
     types: Sequence[pa.DataType] | None = None,
     types_key: str = "",
     ordered: frozenset[str] = frozenset(),
+    most_chunk_bytes: int = _TOO_MUCH,
 ) -> CoreColumns:
     """Returns the columns of a row group that the core may read: none if it is not compiled.
 
@@ -382,15 +382,16 @@ def core_columns(
         key: names the version of the file, and the row group.
         types, types_key: see `FileColumns.kinds`.
         ordered: see `CoreColumns`.
+        most_chunk_bytes: the size of the largest chunk that it may read.
     """
-    key = f"{key}\0{types_key}"
+    key = f"{key}\0{types_key}\0{most_chunk_bytes}"
     known = kept_columns.get((key, names, ordered))
     if known is not None:
         return known
     described = describe()
     rows = described.rows
     here = described.columns.kinds(names, types, types_key) if _COMPRESSIONS else ()
-    chunks = chunks_of([described] if here else [], here)
+    chunks = chunks_of([described] if here else [], here, most_chunk_bytes)
     made = CoreColumns(here, chunks, rows, ordered)
     kept_columns.keep((key, names, ordered), made)
     return made
@@ -481,7 +482,9 @@ class CoreChunks(NamedTuple):
         return int(pages.max(initial=0)), int(dictionaries.max(initial=0))
 
 
-def chunks_of(described: Sequence[DescribedGroup], kinds: Sequence[ColumnKind]) -> CoreChunks:
+def chunks_of(
+    described: Sequence[DescribedGroup], kinds: Sequence[ColumnKind], most_chunk_bytes: int = _TOO_MUCH
+) -> CoreChunks:
     """Returns those of the columns that the core may read in each of several row groups of a file."""
     if not described:
         return CoreChunks(np.zeros(0, CHUNK), *np.zeros((3, 0), np.int64))
@@ -509,7 +512,7 @@ def chunks_of(described: Sequence[DescribedGroup], kinds: Sequence[ColumnKind]) 
     needed = np.maximum(np.maximum(capacity * np.maximum(stored, 1), chunks["offset_bytes"] * rows), unpacked)
     possible = (facts["encodings"] & ~_ENCODINGS == 0) & (codes >= 0) & (lists | (values == rows))
     possible &= (np.minimum(chunks["begin"], unpacked) >= 0) & (capacity >= 0)
-    possible &= (size > 0) & (needed <= _most_bytes(size))
+    possible &= (size > 0) & (size <= most_chunk_bytes) & (needed <= _most_bytes(size))
     groups, columns = np.nonzero(possible)
     order = np.argsort(chunks["begin"][groups, columns], kind="stable")
     groups, columns = groups[order], columns[order]

@@ -50,9 +50,10 @@ struct Chunk {
 };
 static_assert(sizeof(Chunk) == 128, "Python describes chunks by the same layout");
 
-// Memory for a chunk of a file, or for a large one's largest page, a decompressed page, a dictionary, and a column that is put in order. Up to 8 bytes after
-// a chunk or page may be read. `items` has the row of each item. `wanted` has the rows that are wanted, ascending; null
-// for all. `unread` is how many bytes of chunks in the file were left out. Python finds the Zstandard library.
+// Memory for a chunk of a file (of a larger one, for a page), a decompressed page, a dictionary, and a column that is put
+// in order. Up to 8 bytes after a chunk or page may be read. `items` has the row of each item. `wanted` has the rows that
+// are wanted, ascending; null for all. `unread` is how many bytes of chunks in the file were left out. Python finds the
+// Zstandard library.
 struct Scratch {
   uint8_t* chunk;
   int64_t chunk_bytes;
@@ -482,7 +483,8 @@ extern "C" __attribute__((visibility("default"))) void parquetry_decode_chunks(C
   for (Chunk* chunk = chunks; chunk < chunks + count; ++chunk) {
     chunk->found = kUndecoded;
     if (path && descriptor < 0) continue;
-    ChunkBytes bytes{path ? nullptr : chunk->data, chunk->size, descriptor, chunk->begin, scratch->chunk, scratch->chunk_bytes};
+    ChunkBytes bytes{path ? nullptr : chunk->data, chunk->size,    descriptor,
+                     chunk->begin,                 scratch->chunk, scratch->chunk_bytes};
     const bool fits = chunk->size <= scratch->chunk_bytes, is_whole = !scratch->wanted || chunk->size <= kWhole;
     if (path && fits && is_whole && !bytes.at(0, chunk->size)) continue;
     Progress so_far;

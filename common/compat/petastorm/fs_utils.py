@@ -62,8 +62,9 @@ class FilesystemResolver:
 
 def _url_of(parts: urllib.parse.ParseResult) -> str:
     """Joins what ``urlparse`` has split; ``urlunparse`` would make a path of ``hdfs:///path``, which names no host."""
-    rest = urllib.parse.urlunparse(parts._replace(scheme="", netloc=""))
-    return f"{parts.scheme}://{parts.netloc}{rest}" if parts.scheme else rest
+    if not parts.scheme:
+        return urllib.parse.urlunparse(parts)
+    return f"{parts.scheme}://{parts.netloc}{urllib.parse.urlunparse(parts._replace(scheme='', netloc=''))}"
 
 
 class _Factory:

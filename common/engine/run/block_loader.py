@@ -75,7 +75,7 @@ class BlockLoader:
         )
         if self._shared_by_workers or rows.item_rows is None:
             return joined_block(made)
-        order = rows.item_rows[:, 0] if self._in_item_order and rows.item_rows is not None else None
+        order = rows.item_rows[:, 0] if self._in_item_order else None
         if order is None or not keeps_item_order(order, len(made)):
             return block_by_row(made)
         return block_by_item(made, order)

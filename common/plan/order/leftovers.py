@@ -167,7 +167,7 @@ class Leftovers:
         fresh = ItemRuns(
             row_group=plan.row_group[first:], first=plan.first[first:], length=np.diff(plan.position[first:])
         )
-        if not self._order.is_shuffled:  # it is the rest of a row group
+        if not self._order.is_shuffled:  # it is in storage order, too
             return _joined([]), _joined([begun, fresh])
         return begun, fresh
 

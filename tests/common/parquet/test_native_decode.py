@@ -158,6 +158,19 @@ def test_columns_of_one_name_are_left_to_arrow(tmp_path: Path) -> None:
     assert found == {}
 
 
+def test_large_chunks_of_a_store_are_left_to_arrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in memory already, and the core would copy them."""
+    monkeypatch.setattr(native_decode, "_WINDOW_BYTES", 1 << 16)
+    path = tmp_path / "x.parquet"
+    written = pa.table({"small": np.zeros(20_000, np.int8), "large": np.random.default_rng(0).random(20_000)})
+    pq.write_table(written, path, use_dictionary=False, data_page_size=1 << 12, write_batch_size=100)
+    described = StoredDataset([str(path)]).group_footer(0)
+    with pa.OSFile(str(path)) as source:
+        for place, expected in ((None, {"small"}), (str(path), {"small", "large"})):
+            found = read_by_core(source, described, ["small", "large"], path=place, key="x", checked=True)
+            assert set(found) == expected
+
+
 @pytest.mark.parametrize("version", ["0.4.0", "0.7.0", "0.7.6"])
 def test_files_of_parquet_mr_are_read_apart(version: str) -> None:
     """Their chunks name the encoding BIT_PACKED, although no page of a flat column has it."""
