@@ -43,6 +43,7 @@ from .arrow_feed import ArrowFeed
 from .arrow_versions import Transport, arrow_reader, check_transport
 from .build import load_ops
 from .devices import prefetched_to
+from .elements import in_one_tensor, leaves_of
 from .iterator import EagerIterator, WithoutAutotune
 from .source import NOTHING, Deferred, new_dataset_key, request_without_secrets, sidecar_command, source_dataset
 
@@ -190,7 +191,9 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
         if self._transport == "arrow":  # its map can be tuned
             return EagerIterator(self)
         if self._without_autotune is None:
-            self._without_autotune = WithoutAutotune(self._dataset(), read_ahead=True, watch=self._watch)
+            self._without_autotune = WithoutAutotune(
+                self._dataset(), read_ahead=True, inline=self._is_flat, watch=self._watch
+            )
         return iter(self._without_autotune)
 
     def _inputs(self) -> list[tf.data.Dataset]:
@@ -214,6 +217,11 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
                     built if self._options_attr == tf.data.Options() else built.with_options(self._options_attr)
                 )
         return self._built
+
+    @property
+    def _is_flat(self) -> bool:
+        """Whether the op gives elements as they are, so that no function of tf.data puts their parts together."""
+        return all(in_one_tensor(leaf) is not None for leaf in leaves_of(self._pipeline.element))
 
     def _home(self) -> AbstractContextManager[Any]:
         """The graph for this dataset's ops: the function that created it, or else outside all traced functions."""
@@ -586,7 +594,9 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
         size = static(buffer_size, "prefetch", "buffer_size")
         prefetched = tf.data.Dataset.prefetch(self, buffer_size if size is None else size, name=name)
         fixed = size is not None and size > 0 and self._transport == "native" and prefetched is not self
-        return WithoutAutotune(prefetched, read_ahead=False, watch=self._watch) if fixed else prefetched
+        if not fixed:
+            return prefetched
+        return WithoutAutotune(prefetched, read_ahead=False, inline=self._is_flat, watch=self._watch)
 
 
 def mix(

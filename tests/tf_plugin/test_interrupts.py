@@ -43,6 +43,8 @@ for where in loops:
             model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
             model.compile("sgd", "mse")
             model.fit(dataset.map(lambda row: (tf.zeros([1, 2]), tf.zeros([1, 1]))), verbose=0)
+        if "graph" in where:
+            print(tf.function(lambda rows: next(rows))(iter(dataset)))
         for batch in dataset:
             raise AssertionError("an element came")
     except KeyboardInterrupt:
@@ -60,7 +62,7 @@ def _trainer(built: Built, directory: Path, *loops: str) -> Trainer:
 
 
 def test_a_loop_is_interrupted_and_the_next_one_works(built: Built, tmp_path: Path) -> None:
-    loops = ["transform", "transform+prefetch", "selection+prefetch", "fit+selection"]
+    loops = ["transform", "transform+prefetch", "selection+prefetch", "fit+selection", "graph+transform"]
     waiting = []
     with _trainer(built, tmp_path, *loops) as trainer:
         for _ in loops:

@@ -171,8 +171,8 @@ def test_fit_reads_without_the_autotuner(url: str, monkeypatch: pytest.MonkeyPat
     found: list[bool | None] = []
 
     class Noted(EagerIterator):
-        def __init__(self, dataset: tf.data.Dataset, *more: Any) -> None:
-            super().__init__(dataset, *more)
+        def __init__(self, dataset: tf.data.Dataset, *more: Any, **options: Any) -> None:
+            super().__init__(dataset, *more, **options)
             found.append(dataset.options().autotune.enabled)
 
     monkeypatch.setattr(iterator, "EagerIterator", Noted)
