@@ -180,10 +180,11 @@ class WithoutAutotune(tf.data.Dataset):
             return self._chain
         options = tf.data.Options()
         options.autotune.enabled = False
-        chain = self._chain
-        if self._read_ahead and chosen.experimental_optimization.inject_prefetch is not False:
+        chain, optimization = self._chain, chosen.experimental_optimization
+        if self._read_ahead and optimization.inject_prefetch is not False:
             chain = chain.prefetch(0 if self._inline else _READ_AHEAD)
-            options.experimental_optimization.noop_elimination = False  # would take the empty buffer away
+            if optimization.noop_elimination is None:  # it would take an empty buffer out of checkpoints
+                options.experimental_optimization.noop_elimination = False
         return chain.with_options(options)
 
     def with_options(self, options: tf.data.Options, name: str | None = None) -> WithoutAutotune:
