@@ -536,19 +536,6 @@ class Plan(BasePlan):
         strict = [] if self.order.makes_batches else [name for name in measure.lists if name not in allowed]
         return [*stages[:-1], measure.leaving_out(strict)]
 
-    @property
-    def measured_lists(self) -> tuple[str, ...]:
-        """The list fields whose lengths `list_lengths` returns."""
-        return () if self.order.measure is None else self.order.measure.lists
-
-    def list_lengths(self, row_group: int) -> np.ndarray | None:
-        """Returns the length of the lists in each row of a row group, or ``None`` if not all rows were measured."""
-        measured, rows = self.whole_selection.measured, self.whole_selection.rows
-        begin, end = rows.before[row_group : row_group + 2]
-        if measured is None or not rows.whole[row_group] or end - begin != self.dataset.row_groups.rows[row_group]:
-            return None
-        return measured[begin:end]
-
     def _fixed_part(self, selection: Selection) -> Selection:
         """Cuts the selection to the part in natural order that ``shard().take()`` fixed before the shuffle."""
         shard = self.order.shard

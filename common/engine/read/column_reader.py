@@ -139,7 +139,6 @@ class ReadContext:
         share: the approximate share of a block that this process uses.
         shared_by_workers: whether other processes use most rows of a block.
         shares_rows: whether several items need the same row.
-        lists: reads lists whose lengths are known.
         casts: fields that are cast from the type of each file; see `Plan.casts`.
         stored_bytes: returns the stored size of a row group's columns, for the counters.
     """
@@ -150,7 +149,6 @@ class ReadContext:
     share: float = 1.0
     shared_by_workers: bool = False
     shares_rows: bool = False
-    lists: ColumnReader | None = None
     casts: Container[str] = ()
     stored_bytes: Callable[[int], int] = lambda row_group: 0
 

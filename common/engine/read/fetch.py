@@ -23,7 +23,6 @@ from ...dataset.arrow_read import ReadSize, TooLargeError
 from ...dataset.dataset import StoredDataset
 from ...dataset.row_groups import describe_row_group
 from ...dataset.store_reads import RUN_BYTES, RowGroupRun
-from ...parquet.native_decode import core_compressions
 from ...plan.plan import BasePlan, Plan
 from ...plan.selection.rows import RowNumbers
 from ...plan.selection.statistics import column_bytes, decoded_bytes
@@ -38,7 +37,6 @@ from .external_images import ListedPlace, ListedReader
 from .file_cells import FileCells, RowGroupColumns, WholeFiles
 from .kept_tables import KeptTables, StoredTables, microsecond_fields, table_key
 from .large_blocks import LargeColumns, LargeReader
-from .list_reader import ListReader
 from .native_reader import NativeColumnReader
 from .video_reader import VideoReader
 
@@ -103,9 +101,6 @@ class Fetcher:
         self._refused = False  # a block did not fit into temporary files, so the next ones are not tried
         shared = context.shared if cache is None and dataset.is_cacheable else None
         readers: list[ColumnReader] = [self._listed, self._cells]
-        downloads = shared is not None and dataset.remote  # reading once matters more than reading without Arrow
-        if context.lists is not None and not downloads:
-            readers.append(context.lists)
         chain = partial(ReaderChain, count=len(columns))
         self._native = NativeColumnReader(dataset, whole)
         self._count = len(columns)
@@ -314,12 +309,10 @@ def fetchers_of(plan: BasePlan, context: ReadContext = ALONE) -> list[Fetcher]:
 
 def _fetcher_of(plan: Plan, context: ReadContext) -> Fetcher:
     cache, program = plan.order.cache, plan.program
-    lists = [field for field in program.fields if field.name in plan.measured_lists]
     context = replace(
         context,
         cache=None if cache is None else DiskCache(cache.directory, cache.max_bytes),
         shares_rows=program.shares_rows,
-        lists=ListReader(plan.dataset, lists, plan.list_lengths, leaves_out=core_compressions()) if lists else None,
         casts=plan.casts,
         stored_bytes=plan.read_bytes,
     )
