@@ -43,7 +43,7 @@ from ..parquet.footers import (
     why,
 )
 from ..parquet.group_footers import FileFooter, GroupFooter, read_group_footers, read_stored_footer, stored_footers
-from ..parquet.int96 import footer_schema, has_nanoseconds
+from ..parquet.int96 import footer_schema
 from ..parquet.nested import usual_type, variable, wide
 from ..schema.dtypes import is_bytes, is_text
 from ..schema.field import Unischema, UnischemaField, match_names, schema_from_metadata
@@ -769,8 +769,6 @@ def _distinct_schemas(dataset: StoredDataset) -> list[FileSchema]:
     if dataset.index is not None:
         place = {file.path: number for number, file in enumerate(dataset.files)}
         described = [(place[path], arrow) for path, arrow in dataset.index.schemas]
-        if dataset.index.is_old:
-            described = [(n, _schema_of(dataset, n) if has_nanoseconds(arrow) else arrow) for n, arrow in described]
         return [FileSchema.of(arrow, [n], [dataset.files[n].shown_path], counted=False) for n, arrow in described]
     return list(dataset.file_facts.schemas)
 

@@ -22,10 +22,8 @@ from ..base.memory.arrow_views import as_arrow, as_numpy
 from ..base.process.forks import ForkLock
 from ..base.urls import url_without_secrets
 from ..parquet.chunk_statistics import ChunkStatistics
-from ..parquet.evolution import hides_from_parquet
 from ..parquet.group_footers import GroupFooter
 from ..parquet.nested import stored_schema
-from ..parquet.writers import GENERATION, right_since
 from ..storage.file_versions import current_versions
 from ..storage.files import DataFile, FileListing
 from ..storage.retries import with_retries
@@ -52,8 +50,6 @@ def load_index(listing: FileListing) -> RowGroupIndex | None:
         if None in versions:
             return None
         parts = [IndexFile.open(filesystem, version) for version in versions if version is not None]
-        for part in parts:
-            _check_schemas(part)
         return _in_order(listing, parts)
     except DatasetError as error:
         _LOGGER.warning("%s The footers of all files are read instead; write_index() makes a new index.", error)
@@ -146,11 +142,6 @@ class RowGroupIndex:
         if is_first:
             _LOGGER.warning("%s Footers are read instead; write_index() makes a new index.", error)
 
-    @property
-    def is_old(self) -> bool:
-        """Whether an earlier release wrote it. Its schemas may have INT96 timestamps as nanoseconds."""
-        return any(part.description.by_writer < GENERATION for part in self._parts)
-
     def statistics(self, name: str) -> ChunkStatistics | None:
         """The statistics of one column; ``None`` if only the footers have them."""
         if not all(part.description.covers([name]) for part in self._parts):
@@ -160,7 +151,7 @@ class RowGroupIndex:
             unknown = np.full(len(self.rows), -1, dtype=np.int64)
             return ChunkStatistics(minimum=None, maximum=None, null_count=unknown, exact=False)
         table = self._read([f"min:{name}", f"max:{name}", f"nulls:{name}"]) if all(exact) else None
-        if table is None or not self._is_by_writer(name, table.schema.field(0).type):
+        if table is None:
             return None
         try:
             low, high, nulls = (self._ordered(column) for column in table.columns)
@@ -174,19 +165,6 @@ class RowGroupIndex:
             null_count=as_numpy(nulls),
             exact=any(part.description.exact[name] for part in self._parts),
         )
-
-    def _is_by_writer(self, name: str, kind: pa.DataType) -> bool:
-        """Whether bounds of this type are right, whoever wrote the files."""
-        old = next((part for part in self._parts if part.description.by_writer < right_since(kind)), None)
-        if old is None:
-            return True
-        _LOGGER.warning(
-            "row-group index %s: expected no bounds of writers that are known for wrong ones, got an index of an "
-            "earlier release. The footers are read for field '%s' instead; write_index() makes a new index.",
-            old.version.shown_path,
-            name,
-        )
-        return False
 
     def bytes_of(self, kind: Literal["stored", "decoded"], names: Sequence[str]) -> np.ndarray | None:
         """The compressed or decompressed size of columns in each row group; ``None`` if only footers have it."""
@@ -225,18 +203,6 @@ class RowGroupIndex:
     def _ordered(self, column: pa.ChunkedArray) -> pa.Array:
         array = column.combine_chunks()
         return array if self._lines is None else array.take(as_arrow(self._lines))
-
-
-def _check_schemas(part: IndexFile) -> None:
-    """Raises `DatasetError` if files may have other schemas than an index of an earlier release says."""
-    described = part.description
-    if not described.by_arrow and any(
-        hides_from_parquet(stored_schema(schema_from_text(text))) for _, text in described.schemas
-    ):
-        raise DatasetError(
-            f"row-group index {part.version.shown_path}: expected every Arrow schema of the files, got an index of an "
-            "earlier release, which compared Parquet's schemas."
-        )
 
 
 def _in_order(listing: FileListing, parts: Sequence[IndexFile]) -> RowGroupIndex:

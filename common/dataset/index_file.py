@@ -20,6 +20,7 @@ from ..base.memory.arrow_views import as_arrow, as_numpy
 from ..base.process.dataclass import dataclass
 from ..base.urls import clean_cause
 from ..parquet.group_footers import StoredFooter, load_stored_footer
+from ..parquet.writers import GENERATION
 from ..storage.file_versions import FileVersion
 from ..storage.files import DataFile
 from ..storage.opening import opened
@@ -57,7 +58,7 @@ class IndexFile:
         """Reads the columns that planning always needs.
 
         Raises:
-            DatasetError: the file is not a valid index.
+            DatasetError: the file is not a valid index, or of a release that knew other writers of wrong bounds.
             OSError: it cannot be read.
         """
 
@@ -65,6 +66,11 @@ class IndexFile:
             file = DataFile(version=version, relative=posixpath.basename(version.path))
             footer = load_stored_footer(filesystem, file)
             description = IndexDescription.from_bytes(footer.head.empty.metadata[METADATA_KEY])
+            if description.by_writer != GENERATION:
+                raise DatasetError(
+                    f"row-group index {version.shown_path}: expected one without the bounds of all writers that are "
+                    "known for wrong ones, got one of another release."
+                )
             options = {"read_dictionary": ["file", "tag"]}
             table = _reading(filesystem, version, footer, _PLAN_COLUMNS, _read_plan, **options)
             table = table.unify_dictionaries().combine_chunks()
@@ -95,9 +101,7 @@ class IndexFile:
         if not np.array_equal(group, np.arange(len(codes)) - np.repeat(first, count)):
             raise DatasetError(f"row-group index {version.shown_path}: expected the row groups of each file in order.")
         texts = names.dictionary.take(as_arrow(codes[first])).to_pylist()
-        tags = [""] * len(first)  # if the index is older than the tags
-        if "tag" in table.column_names:
-            tags = single_chunk(table.column("tag")).take(as_arrow(first)).to_pylist()
+        tags = single_chunk(table.column("tag")).take(as_arrow(first)).to_pylist()
         root = posixpath.dirname(version.path)
         described = [
             *zip(texts, size[first].tolist(), time[first].tolist(), tags, strict=True),

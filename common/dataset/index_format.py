@@ -51,8 +51,7 @@ class IndexDescription:
         empty: ``(relative path, size, mtime_ns, tag)`` of each file without row groups.
         schemas: ``(relative path, serialized Arrow schema)`` of the first file with each distinct schema.
         heads: the distinct `FooterHead` of the files, see `head_to_text`; none if an earlier release wrote the index.
-        by_arrow: whether Arrow's schemas were compared; earlier releases compared those of Parquet.
-        by_writer: the `GENERATION` of the writers whose bounds were left out; 0 if none were.
+        by_writer: the `GENERATION` of the writers whose bounds were left out.
     """
 
     fields: tuple[str, ...]
@@ -63,7 +62,6 @@ class IndexDescription:
     empty: tuple[tuple[str, int, int, str], ...]
     schemas: tuple[tuple[str, str], ...]
     heads: tuple[str, ...] = ()
-    by_arrow: bool = True
     by_writer: int = GENERATION
 
     def covers(self, names: Sequence[str]) -> bool:
@@ -96,11 +94,10 @@ class IndexDescription:
             exact=dict(value["exact"]),
             unbounded=tuple(value["unbounded"]),
             complete=bool(value["complete"]),
-            empty=tuple((str(path), int(size), int(mtime), "".join(tag)) for path, size, mtime, *tag in value["empty"]),
+            empty=tuple((str(path), int(size), int(mtime), str(tag)) for path, size, mtime, tag in value["empty"]),
             schemas=tuple((str(path), str(schema)) for path, schema in value["schemas"]),
             heads=tuple(map(str, value.get("heads", ()))),
-            by_arrow=bool(value.get("by_arrow", False)),
-            by_writer=int(value.get("by_writer", 0)),
+            by_writer=int(value["by_writer"]),
         )
 
 

@@ -18,7 +18,6 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..base.errors import DatasetError
-from ..parquet.writers import GENERATION
 from ..storage.file_versions import current_version
 from ..storage.files import DataFile, FileListing, list_files
 from ..storage.opening import opened
@@ -56,9 +55,7 @@ def renew_index(filesystem: pafs.FileSystem, root: str) -> None:
 
 
 def _new_files(listing: FileListing, index: IndexFile) -> list[DataFile] | None:
-    """The files that the index lacks. ``None`` if it describes files that were removed or changed, or is too old."""
-    if not index.description.by_arrow or index.description.by_writer < GENERATION:
-        return None
+    """The files that the index lacks. ``None`` if it describes files that were removed or changed."""
     files = {file.path: file for file in listing.files}
     for described in index.files:
         file = files.pop(described.path, None)

@@ -58,17 +58,6 @@ class DistinctSchemas:
         return number
 
 
-def hides_from_parquet(schema: pa.Schema) -> bool:
-    """Whether a schema has columns that Parquet's own schema cannot tell from others."""
-    return any(_is_hidden(column.type) for _, column in flatten_fields(schema))
-
-
-def _is_hidden(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType) or pa.types.is_duration(kind) or pa.types.is_fixed_size_list(kind):
-        return True
-    return is_list(kind) and _is_hidden(kind.value_type)
-
-
 def unify_schemas(
     schemas: Sequence[tuple[str, pa.Schema]],
     declared: Mapping[str, pa.DataType] | None = None,

@@ -66,7 +66,7 @@ def footer_schema(footer: pq.FileMetaData) -> pa.Schema:
 
 def with_int96(arrow: pa.Schema, footer: pq.FileMetaData) -> pa.Schema:
     """Returns a `stored_schema` with the INT96 columns as microseconds; the same object if there are none."""
-    if not has_nanoseconds(arrow):
+    if not any(map(_has_nanoseconds, arrow.types)):
         return arrow
     schema = footer.schema
     are_int96 = [schema.column(number).physical_type == "INT96" for number in range(len(schema))]
@@ -77,12 +77,8 @@ def with_int96(arrow: pa.Schema, footer: pq.FileMetaData) -> pa.Schema:
     return pa.schema(columns, metadata=arrow.metadata)
 
 
-def has_nanoseconds(arrow: pa.Schema) -> bool:
-    """Whether some column has timestamps in nanoseconds, as which Arrow describes INT96."""
-    return any(map(_has_nanoseconds, arrow.types))
-
-
 def _has_nanoseconds(kind: pa.DataType) -> bool:
+    """Whether a type has timestamps in nanoseconds, as which Arrow describes INT96."""
     if kind.num_fields:
         return any(_has_nanoseconds(kind.field(number).type) for number in range(kind.num_fields))
     if isinstance(kind, pa.BaseExtensionType):

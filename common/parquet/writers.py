@@ -153,7 +153,7 @@ WRITERS = (
 """Programs that wrote wrong bounds, each with a test."""
 
 GENERATION = 2
-"""Counts the releases that added to `WRITERS`. An index says which one left out wrong bounds."""
+"""Counts the lists of `WRITERS`. A row-group index names the one it was made with, and is not used with another."""
 
 
 def trusted_bounds(footer: pq.FileMetaData, column: pq.ColumnSchema) -> Trusted:
@@ -175,15 +175,6 @@ def writer_of(footer: pq.FileMetaData) -> str:
         return str(footer.created_by or "")
     except UnicodeDecodeError:
         return ""
-
-
-def right_since(kind: pa.DataType) -> int:
-    """The `GENERATION` of an index from which on its bounds of this type are right, whoever wrote the files."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if pa.types.is_boolean(kind):
-        return 0
-    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    return GENERATION if numbers or pa.types.is_temporal(kind) else 1
 
 
 def refuse_old_calendar(footer: pq.FileMetaData, column: pa.ChunkedArray, name: str) -> None:

@@ -18,7 +18,6 @@ from oracle import examples
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.apps.tools import generate_metadata
 from parquetry.common.base.errors import DecodeError, SchemaError
-from parquetry.common.dataset import index_format
 from parquetry.common.dataset.index import write_index
 from parquetry.common.parquet.conforming import always_fits, conform
 from parquetry.common.parquet.evolution import widen, widest
@@ -215,21 +214,6 @@ def test_files_that_differ_only_for_arrow_are_distinguished(
         return
     found = [row["x"].tolist() if hasattr(row["x"], "tolist") else row["x"] for row in pipeline]
     assert found == (expected[::-1] if turned else expected)
-
-
-def test_an_index_that_compared_the_schemas_of_parquet_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    for number, length in enumerate((2, 3)):
-        table = pa.table({"x": pa.array([[1] * length], pa.list_(pa.int32(), length))})
-        pq.write_table(table, tmp_path / f"{number}.parquet")
-    description = index_format.IndexDescription
-    to_bytes = description.to_bytes
-    monkeypatch.setattr(description, "to_bytes", lambda self: to_bytes(self).replace(b"by_arrow", b"before"))
-    monkeypatch.setattr(index_format.zlib, "crc32", lambda data: 0)
-    write_index(tmp_path)
-    assert [row["x"].tolist() for row in Pipeline(tmp_path)] == [[1, 1], [1, 1, 1]]
-    assert "an index of an earlier release" in caplog.text
 
 
 def test_a_verb_on_a_column_that_cannot_be_read_says_why(tmp_path: Path) -> None:

@@ -223,15 +223,13 @@ def test_an_index_of_an_earlier_release_does_not_make_nanoseconds_of_them(
     pq.write_table(pa.table({"at": pa.array([7], pa.timestamp("us"))}), tmp_path / "b.parquet")
     description = index_format.IndexDescription
     to_bytes = description.to_bytes
+    monkeypatch.setattr(index_format.zlib, "crc32", lambda data: 0)
     with monkeypatch.context() as earlier:
         earlier.setattr(evolution, "footer_schema", lambda footer: footer.schema.to_arrow_schema())
         earlier.setattr(
             description, "to_bytes", lambda self: to_bytes(self).replace(b'"by_writer": 2', b'"by_writer": 1')
         )
-        earlier.setattr(index_format.zlib, "crc32", lambda data: 0)
         write_index(tmp_path)
-        pipeline = Pipeline(tmp_path)
-        assert pipeline.dataset.index is not None
-        assert pipeline.dataset.index.schemas[0][1].field("at").type == pa.timestamp("ns")
+    pipeline = Pipeline(tmp_path)
     assert pipeline.dataset.types["at"] == pa.timestamp("us")
     assert [row["at"] for row in pipeline] == [*FAR, 7]
