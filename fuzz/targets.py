@@ -45,9 +45,7 @@ from parquetry.common.plan.state import resume
 from parquetry.common.schema.field import SCHEMA_KEY, schema_from_metadata
 from parquetry.common.schema.npy import npy_array
 from parquetry.common.schema.petastorm_metadata import (
-    ROW_GROUP_COUNTS_KEY,
     ROW_GROUP_INDEXES_KEY,
-    row_group_counts_from_petastorm,
     row_group_indexes_from_petastorm,
     schema_from_petastorm,
 )
@@ -140,8 +138,8 @@ def npy(data: bytes) -> None:
 @_target(SchemaError)
 def pickles(data: bytes) -> None:
     """Petastorm's pickled schema and indexes."""
-    with_key = {PETASTORM_KEY: data, ROW_GROUP_INDEXES_KEY: data, ROW_GROUP_COUNTS_KEY: data}
-    for read in (schema_from_petastorm, row_group_indexes_from_petastorm, row_group_counts_from_petastorm):
+    with_key = {PETASTORM_KEY: data, ROW_GROUP_INDEXES_KEY: data}
+    for read in (schema_from_petastorm, row_group_indexes_from_petastorm):
         with _naming("x.parquet"):
             read(with_key, where="x.parquet")
 

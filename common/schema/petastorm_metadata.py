@@ -7,7 +7,6 @@ pickles are read as inert data (see `petastorm_pickle`), and anything unexpected
 from __future__ import annotations
 
 import decimal
-import json
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
@@ -95,28 +94,6 @@ def schema_from_petastorm(metadata: Mapping[bytes, bytes] | None, *, where: str)
         return Unischema(name, [_field(value) for value in fields.values()])
     except SchemaError as error:
         raise SchemaError(f"Petastorm schema of {where}: {error}") from error
-
-
-def row_group_counts_from_petastorm(
-    metadata: Mapping[bytes, bytes] | None, *, where: str = "_common_metadata"
-) -> dict[str, int] | None:
-    """Returns the number of row groups of each file by relative path, or ``None`` if it is not stored.
-
-    Raises:
-        SchemaError: the metadata is not a JSON object of counts.
-    """
-    text = (metadata or {}).get(ROW_GROUP_COUNTS_KEY)
-    if text is None:
-        return None
-    try:
-        counts = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SchemaError(f"Petastorm row-group counts of {where}: expected JSON, got {str(error)[:80]}.") from error
-    if not isinstance(counts, dict) or not all(type(count) is int and count >= 0 for count in counts.values()):
-        raise SchemaError(
-            f"Petastorm row-group counts of {where}: expected a JSON object of counts by path, got {text[:80]!r}."
-        )
-    return counts
 
 
 def row_group_indexes_from_petastorm(

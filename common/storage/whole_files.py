@@ -27,7 +27,6 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 _UNFINISHED = re.compile(r"\.parquetry-[0-9a-f]{32}(?:-(?P<bytes>\d+))?")
-_UNFINISHED_BEFORE = ".new-"  # the prefix that earlier versions used in directories of kept files
 MOVING = "moving"
 """A file in the hidden directory of a copy that moves its files one by one. Readers refuse the directory above."""
 _ATTEMPTS = 10
@@ -134,11 +133,11 @@ def moved_from(path: str, filesystem: pafs.FileSystem, name: str, *, mode: int) 
 
 
 def is_unfinished(name: str) -> bool:
-    return _UNFINISHED.fullmatch(name) is not None or name.startswith(_UNFINISHED_BEFORE)
+    return _UNFINISHED.fullmatch(name) is not None
 
 
 def room_of(name: str, size_bytes: int) -> int:
-    """The space reserved for an unfinished file. Earlier versions did not count theirs."""
+    """The space reserved for an unfinished file."""
     ours = _UNFINISHED.fullmatch(name)
     return max(size_bytes, int(ours["bytes"] or 0)) if ours else 0
 

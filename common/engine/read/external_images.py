@@ -131,7 +131,7 @@ def whole_files(dataset: StoredDataset, row_group: int, rows: np.ndarray | None)
             store=store,
             mtime_ns=mtime_ns,
             tag=tag,
-            inode=tuple(inode or ()),  # missing in manifests of earlier versions
+            inode=tuple(inode),
         )
         for path, size_bytes, mtime_ns, tag, inode in zip(
             *(column.to_pylist() for column in listed.columns), strict=True

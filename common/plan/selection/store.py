@@ -20,7 +20,6 @@ import numpy as np
 from ...dataset.dataset import StoredDataset
 from ...schema.npy import npy_array
 from ...stages.base import Stage
-from ...stages.nulls import Nulls
 from ...storage.file_cache import user_cache
 from .growing_rows import MOST_BYTES, forget_rows, joined
 from .refused import NOTHING_REFUSED, RefusedRows
@@ -31,8 +30,8 @@ from .selection import Report, Selection
 # durations depended on pandas, and files that lacked a stored partition column had nulls there. Version 3: INT96
 # wrapped around, stored columns won over partition directories, and bounds were believed that cannot be true.
 # Version 4: `balance` and weights of values kept the weight of each row, not its class.
-_VERSION = 5
-_LISTS = ("nulls inside lists",)  # older selections were stored without this and checked for null lists only
+# Version 5: those with `nulls("drop")` on lists had a name of their own.
+_VERSION = 6
 _PART, _PART_ROWS = "values-", 1 << 20
 _MOST_BYTES, _MOST_BYTES_PER_ROW = 1 << 24, 64
 
@@ -47,14 +46,8 @@ def kept_key(dataset: StoredDataset, steps: Sequence[Stage], *about: str) -> str
     """Returns the name under which facts about a selection's rows are stored, or ``None`` if they must not be."""
     if not all(step.repeatable for step in steps) or not dataset.is_cacheable:
         return None
-    lists = _LISTS if any(_drops_from_lists(dataset, step) for step in steps) else ()
-    text = json.dumps([_VERSION, dataset.version, [step.to_json() for step in steps], *about, *lists], sort_keys=True)
+    text = json.dumps([_VERSION, dataset.version, [step.to_json() for step in steps], *about], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _drops_from_lists(dataset: StoredDataset, step: Stage) -> bool:
-    names = dataset.match(step.patterns) if isinstance(step, Nulls) else []
-    return any(dataset.field(name).is_list for name in names)
 
 
 def load_selection(key: str, rows: np.ndarray) -> Selection | None:

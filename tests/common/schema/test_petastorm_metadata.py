@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import decimal
-import json
 import pickle
 import sys
 import types
@@ -32,11 +31,9 @@ from parquetry.common.schema import (
     UnischemaField,
 )
 from parquetry.common.schema.petastorm_metadata import (
-    ROW_GROUP_COUNTS_KEY,
     ROW_GROUP_INDEXES_KEY,
     SCHEMA_KEY,
     PetastormIndex,
-    row_group_counts_from_petastorm,
     row_group_indexes_from_petastorm,
     schema_from_petastorm,
 )
@@ -139,15 +136,6 @@ def test_reading_touches_nothing_of_the_modules_that_the_pickle_names(
         pickle.loads(metadata[SCHEMA_KEY], encoding="latin1")
 
 
-@every_case("version", VERSIONS)
-def test_row_group_counts_of_each_release_are_read(version: str) -> None:
-    counts = row_group_counts_from_petastorm(stored_metadata(version))
-    assert counts is not None
-    partition = "drive=d" if version == "0.12.1" else "partition_key=p_"
-    expected = {f"{partition}{i}": 3 if version == "0.12.1" else 1 for i in range(3 if version == "0.12.1" else 10)}
-    assert {path.split("/")[0]: count for path, count in counts.items()} == expected
-
-
 @every_case("version", ["0.4.0", "0.7.0", "0.7.6"])
 def test_row_group_indexes_of_python_2_give_the_row_groups_of_each_value(version: str) -> None:
     indexes = row_group_indexes_from_petastorm(stored_metadata(version), where=version)
@@ -166,7 +154,6 @@ def test_row_group_indexes_of_python_2_give_the_row_groups_of_each_value(version
 def test_metadata_without_petastorm_keys_gives_nothing() -> None:
     for metadata in (None, {}, {b"pandas": b"{}"}):
         assert schema_from_petastorm(metadata, where="f") is None
-        assert row_group_counts_from_petastorm(metadata) is None
         assert row_group_indexes_from_petastorm(metadata, where="f") == {}
 
 
@@ -461,24 +448,6 @@ def test_row_group_indexes_must_be_indexes_by_name() -> None:
         row_group_indexes_from_petastorm({ROW_GROUP_INDEXES_KEY: pickle.dumps([])}, where="f")
     with pytest.raises(SchemaError, match="expected a pickled SingleFieldIndexer or FieldNotNullIndexer, got 1"):
         row_group_indexes_from_petastorm({ROW_GROUP_INDEXES_KEY: pickle.dumps({"a": 1})}, where="f")
-
-
-@every_case(
-    ("text", "message"),
-    [
-        pytest.param(b"{", "expected JSON, got", id="cut off"),
-        pytest.param(b"\xff", "expected JSON, got", id="not UTF-8"),
-        pytest.param(b"[" * 100_000, "expected JSON, got", id="nested"),
-        pytest.param(pickle.dumps({"a": 1}), "expected JSON, got", id="pickle"),
-        pytest.param(b"[1]", "expected a JSON object of counts", id="list"),
-        pytest.param(json.dumps({"a": "1"}).encode(), "expected a JSON object of counts", id="text"),
-        pytest.param(json.dumps({"a": True}).encode(), "expected a JSON object of counts", id="bool"),
-        pytest.param(json.dumps({"a": -1}).encode(), "expected a JSON object of counts", id="negative"),
-    ],
-)
-def test_invalid_row_group_counts_are_refused(text: bytes, message: str) -> None:
-    with pytest.raises(SchemaError, match=f"counts of the file: {message}"):
-        row_group_counts_from_petastorm({ROW_GROUP_COUNTS_KEY: text}, where="the file")
 
 
 def test_a_schema_that_runs_code_in_petastorm_is_refused(petastorm: Petastorm, tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ from parquetry.common import (
 )
 from parquetry.common.base.errors import SchemaError
 from parquetry.common.schema.petastorm_metadata import (
+    ROW_GROUP_COUNTS_KEY,
     ROW_GROUP_INDEXES_KEY,
     PetastormIndex,
-    row_group_counts_from_petastorm,
     row_group_indexes_from_petastorm,
     schema_from_petastorm,
 )
@@ -95,7 +95,7 @@ def test_the_old_keys_say_what_the_new_one_says(tmp_path: Path) -> None:
         assert field.storage.coded == own.storage.coded
         assert type(field.storage) is type(own.storage)
     assert stored.image.storage == CompressedImageCodec("jpeg", 90)
-    counts = row_group_counts_from_petastorm(keys_of(directory))
+    counts = json.loads(keys_of(directory)[ROW_GROUP_COUNTS_KEY])
     assert counts == {f"drive=d{i}/part-00000.parquet": 3 for i in range(3)}
 
 
@@ -104,7 +104,7 @@ def test_several_files_in_a_directory_are_counted_apart(tmp_path: Path) -> None:
     write_dataset(
         tmp_path / "s", schema, [{"id": i} for i in range(10)], row_group_rows=3, files=2, petastorm_compatible=True
     )
-    assert row_group_counts_from_petastorm(keys_of(tmp_path / "s")) == {
+    assert json.loads(keys_of(tmp_path / "s")[ROW_GROUP_COUNTS_KEY]) == {
         "part-00000.parquet": 2,
         "part-00001.parquet": 2,
     }

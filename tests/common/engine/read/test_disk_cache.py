@@ -323,13 +323,14 @@ def test_a_pipe_with_the_name_of_an_entry_is_a_miss_and_makes_way(tmp_path: Path
 
 
 def test_only_stale_temporary_files_are_removed_and_foreign_files_stay(tmp_path: Path) -> None:
-    for name in (".new-1-live", ".new-2-stale", "notes.txt"):
+    live, stale = (f".parquetry-{number:032x}" for number in range(2))
+    for name in (live, stale, "notes.txt"):
         (tmp_path / name).write_bytes(b"x" * 5000)
-    for name in (".new-2-stale", "notes.txt"):
+    for name in (stale, "notes.txt"):
         os.utime(tmp_path / name, (1000, 1000))
-    cache = DiskCache(str(tmp_path), 2_000)
+    cache = DiskCache(str(tmp_path), 12_000)
     cache.put("a", table_of(10))
-    assert names(tmp_path) == {".new-1-live", "notes.txt", entry_of(tmp_path, "a").name}
+    assert names(tmp_path) == {live, "notes.txt", entry_of(tmp_path, "a").name}
 
 
 def test_a_full_disk_is_reported_once_and_leaves_no_piece(
