@@ -116,11 +116,13 @@ class FieldReport:
         """Returns the field as a line of a table: its values, how they are stored, bytes, nulls, range."""
         values = f"{self.dtype} {self.shape}" if self.shape else self.dtype
         squeezed = f" {self.stored_bytes / self.decoded_bytes:.0%}" if self.decoded_bytes else ""
+        encodings = {"DICTIONARY" if each.endswith("_DICTIONARY") else each for each in self.encodings}
+        encodings -= _USUAL_ENCODINGS  # which say nothing: PLAIN, and RLE of nulls
         stored = [
             *([self.codec] if self.codec else []),
             "directories" if self.partition else self.stored,
             *([" ".join(self.compression).lower() + squeezed] if self.compression else []),
-            *self.encoding_names(),
+            *sorted(map(str.lower, encodings)),
         ]
         return (
             self.name,
@@ -130,11 +132,6 @@ class FieldReport:
             "" if self.nulls is None else f"{self.nulls:,}",
             self.range_text(_BOUND_LETTERS),
         )
-
-    def encoding_names(self) -> list[str]:
-        """Returns the encodings by their common names, without those that say nothing: PLAIN, and RLE of nulls."""
-        names = {"DICTIONARY" if each.endswith("_DICTIONARY") else each for each in self.encodings} - _USUAL_ENCODINGS
-        return sorted(map(str.lower, names))
 
     def range_text(self, width: int) -> str:
         """Returns the range of the values in a few words, each bound in ``width`` characters; empty if unknown."""
@@ -221,12 +218,13 @@ class DatasetReport:
         return lines
 
     def __repr__(self) -> str:
-        return "\n".join([str(self._about()), "", str(self.table()), *self.notes()])
+        return "\n".join([str(self.about()), "", str(self.table()), *self.notes()])
 
     def _repr_html_(self) -> str:
-        return self._about()._repr_html_() + self.table()._repr_html_() + "".join(map(note, self.notes()))
+        return self.about()._repr_html_() + self.table()._repr_html_() + "".join(map(note, self.notes()))
 
-    def _about(self) -> TextTable:
+    def about(self) -> TextTable:
+        """Returns a line for each of the `facts`."""
         said = {name: value for name, value in self.facts().items() if value is not None}
         lines = [(name, f"{value:,}" if isinstance(value, int) else str(value)) for name, value in said.items()]
         return TextTable(("about", ""), lines)

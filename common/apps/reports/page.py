@@ -19,12 +19,11 @@ from ...base.text_table import html_table
 from ...base.urls import without_secrets
 from ...pipeline.display.images import data_url
 from ...pipeline.display.text import duration_text, short_text, time_text
-from ...pipeline.explain import bytes_text
 from ...pipeline.notebook import first_rows_html, with_lists_as_stored
 from ...pipeline.pipeline import Pipeline
 from ...pipeline.statistics import FieldStatistics, Statistics
 from ...storage.whole_files import whole_file
-from .inspecting import DatasetReport, FieldReport, Source, inspect, pipeline_of, rows_text
+from .inspecting import DatasetReport, FieldReport, Source, inspect, pipeline_of
 from .linting import Finding, find, looks_like_times
 from .pictures import contact_sheet
 from .statistics import stats
@@ -118,10 +117,10 @@ def html_report(
     findings = find(report, pipeline.dataset)
     counted = stats(usable, rows=rows) if report.rows else None
     parts = [
-        _head(report),
+        report.about()._repr_html_(),
         _findings(findings),
         _row_group_map(pipeline),
-        _schema(report),
+        _fields(report),
         *([] if counted is None else [_pictures(usable, images), _values(counted), _time_gaps(pipeline, report)]),
         _rows(usable) if report.rows else "",
     ]
@@ -145,25 +144,6 @@ def save_report(source: Source, path: str | os.PathLike[str], **options: Any) ->
             file.write(page)
     except OSError as error:
         raise DatasetError(f"report {os.fspath(path)}: cannot be written: {error}") from error
-
-
-def _head(report: DatasetReport) -> str:
-    sizes = report.file_bytes
-    return html_table(
-        (),
-        [
-            ("rows", f"{report.rows:,}"),
-            ("files", f"{report.files:,}, {bytes_text(report.bytes)} (median {bytes_text(sizes.median)})"),
-            (
-                "row groups",
-                f"{report.row_groups:,} of {rows_text(report.rows_per_group)}",
-            ),
-            ("partitions", ", ".join(report.partitions) or "none"),
-            ("schema", {"columns": "from the columns"}.get(report.described, f"metadata of {report.described}")),
-            ("row-group index", "yes" if report.indexed else "no"),
-            ("written by", report.written_by),
-        ],
-    )
 
 
 def _findings(findings: Iterable[Finding]) -> str:
@@ -199,25 +179,9 @@ def _row_group_map(pipeline: Pipeline) -> str:
     return f"<h2>Row groups</h2><figure><svg {box}>{''.join(bars)}</svg><figcaption>{caption}</figcaption></figure>"
 
 
-def _schema(report: DatasetReport) -> str:
-    lines = [
-        (
-            field.name,
-            field.dtype,
-            str(field.shape) if field.shape else "",
-            field.codec or "",
-            "directories" if field.partition else field.stored,
-            bytes_text(field.stored_bytes),
-            " ".join(field.compression).lower(),
-            " ".join(field.encoding_names()),
-            "" if field.nulls is None else f"{field.nulls:,}",
-            field.range_text(16),
-        )
-        for field in report.fields
-    ]
-    names = ("field", "dtype", "shape", "codec", "stored as", "bytes", "compression", "encodings", "nulls", "range")
-    notes = "".join(f"<li>{escape(note)}</li>" for field in report.fields for note in field.notes())
-    return f"<h2>Fields</h2>{html_table(names, lines)}{f'<ul>{notes}</ul>' if notes else ''}"
+def _fields(report: DatasetReport) -> str:
+    notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes())
+    return f"<h2>Fields</h2>{report.table()._repr_html_()}{f'<ul>{notes}</ul>' if notes else ''}"
 
 
 def _pictures(pipeline: Pipeline, count: int) -> str:
