@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..base.memory.arrow_views import as_arrow, as_numpy
+from ..base.memory.arrow_views import as_arrow, as_numpy, is_bytes, is_text
 from ..base.process.forks import pc
 from ..parquet.chunk_statistics import ChunkStatistics, convert_bounds, footer_statistics
-from ..parquet.nested import is_bytes, is_text
 from ..schema.field import Unischema
 from ..storage.files import DataFile
 from .file_schemas import FileSchema

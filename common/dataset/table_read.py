@@ -12,10 +12,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from ..base.errors import DatasetError, DecodeError, SchemaError
-from ..base.memory.arrow_views import texts_as_arrow
+from ..base.memory.arrow_views import is_bytes, texts_as_arrow
 from ..base.process.forks import pc
 from ..parquet.conforming import MisfitError, conform
-from ..parquet.nested import child, is_bytes, wide, without_rare_types
+from ..parquet.nested import child, wide, without_rare_types
 from ..parquet.writers import refuse_old_calendar
 from .arrow_read import WHOLE, ReadSize, read_parts
 from .row_groups import StoredFiles, describe_row_group

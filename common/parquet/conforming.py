@@ -7,17 +7,18 @@ which types it converts, `keeps_order` whether bounds of a column remain bounds.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ..base.memory.arrow_views import as_arrow, as_numpy
+from ..base.memory.arrow_views import as_arrow, as_numpy, is_bytes, is_list, is_text, value_type
 from ..base.process.forks import pc
 from ..schema.arrow_types import infer_shape_and_dtype
 from ..schema.dtypes import dtype_to_json, float_holds
-from .nested import is_bytes, is_list, is_text, plain, value_type, widened
+from .nested import plain, widened
 
 UNITS = ("s", "ms", "us", "ns")
 """The units of Arrow's times, from the coarsest to the finest."""
@@ -51,7 +52,7 @@ def conform(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
             made.append(cast_exactly(chunk, wanted))
         except pa.ArrowInvalid as error:
             cast_exactly(chunk.slice(0, 0), wanted)  # raises if no value would fit
-            place = _first_misfit(chunk, wanted)
+            place = first_refused(chunk, partial(cast_exactly, wanted=wanted))
             raise MisfitError(first + place, chunk[place], error) from error
         first += len(chunk)
     return pa.chunked_array(made)
@@ -78,21 +79,17 @@ def misfit(
     )
 
 
-def _first_misfit(array: pa.Array, wanted: pa.DataType) -> int:
-    """Returns the place of the first value that does not fit; there is one."""
+def first_refused(array: pa.Array, use: Callable[[pa.Array], object]) -> int:
+    """Returns the place of the first value for which ``use`` raises ``pa.ArrowInvalid``; there is one."""
     low, high = 0, len(array)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _fits(array.slice(low, middle - low), wanted) else (low, middle)
+        try:
+            use(array.slice(low, middle - low))
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
     return low
-
-
-def _fits(array: pa.Array, wanted: pa.DataType) -> bool:
-    try:
-        cast_exactly(array, wanted)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _shown(value: pa.Scalar) -> str:

@@ -14,10 +14,11 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..base.memory.arrow_views import is_bytes, is_list, is_text, value_type
 from ..schema.infer import flatten_fields
 from .conforming import UNITS, always_fits, converts, declaration
 from .int96 import footer_schema
-from .nested import is_bytes, is_list, is_text, plain, value_type
+from .nested import plain
 
 _ARROW_KEY = b"ARROW:schema"
 _DIGITS_128, _MOST_DIGITS = 38, 76  # of decimals in Arrow

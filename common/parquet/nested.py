@@ -6,12 +6,12 @@ chunks; code that joins chunks uses types with 64-bit offsets (`wide`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from ..base.memory.arrow_views import as_arrow, as_numpy
+from ..base.memory.arrow_views import as_arrow, as_numpy, is_list
 from ..base.process.forks import pc
 
 
@@ -48,16 +48,7 @@ def usual_type(kind: pa.DataType) -> pa.DataType:
         return wide(kind)
     if pa.types.is_decimal(kind) and kind.bit_width < 128:
         return pa.decimal128(kind.precision, kind.scale)
-    if is_list(kind):
-        inner = kind.value_field.with_type(usual_type(kind.value_type))
-        if pa.types.is_fixed_size_list(kind):
-            return pa.list_(inner, kind.list_size)
-        return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
-    if pa.types.is_map(kind):
-        return pa.map_(usual_type(kind.key_type), usual_type(kind.item_type), kind.keys_sorted)
-    if pa.types.is_struct(kind):
-        return pa.struct([member.with_type(usual_type(member.type)) for member in kind])
-    return kind
+    return _with_changed(kind, usual_type)
 
 
 def stored_schema(arrow: pa.Schema) -> pa.Schema:
@@ -114,6 +105,13 @@ def with_members(kind: pa.DataType, types: Sequence[pa.DataType]) -> pa.DataType
     return pa.large_list(inside[0]) if large else pa.list_(inside[0])
 
 
+def _with_changed(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Returns a type with its `members` changed; the same type if none changes."""
+    types = [member.type for member in members(kind)]
+    others = [change(each) for each in types]
+    return kind if others == types else with_members(kind, others)
+
+
 def member_arrays(array: pa.Array) -> list[pa.Array]:
     """The values of the `members` of a nested array's type."""
     if pa.types.is_struct(array.type):
@@ -159,24 +157,9 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
     """
     if isinstance(kind, pa.ExtensionType):
         return stored_type(kind.storage_type)
-    if not kind.num_fields:
-        return kind
-    if pa.types.is_struct(kind):
-        members = list(kind)
-        stored = [member.with_type(stored_type(member.type)) for member in members]
-        return kind if stored == members else pa.struct(stored)
-    if pa.types.is_map(kind):
-        parts = kind.key_field, kind.item_field
-        inside = [part.with_type(stored_type(part.type)) for part in parts]
-        return kind if inside == list(parts) else pa.map_(*inside, keys_sorted=kind.keys_sorted)
-    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) or is_list(kind):
-        inner = kind.value_field.with_type(stored_type(kind.value_type))
-        if pa.types.is_list_view(kind) or (pa.types.is_list(kind) and inner != kind.value_field):
-            return pa.list_(inner)
-        if pa.types.is_large_list_view(kind) or (pa.types.is_large_list(kind) and inner != kind.value_field):
-            return pa.large_list(inner)
-        return kind if inner == kind.value_field else pa.list_(inner, kind.list_size)
-    return kind
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return with_members(kind, [stored_type(kind.value_type)])
+    return _with_changed(kind, stored_type)
 
 
 def extension_paths(arrow: pa.Schema) -> list[str]:
@@ -228,34 +211,11 @@ def variable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or kind == pa.binary_view()
-    )
-
-
-def is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
-
-
 def plain(kind: pa.DataType) -> pa.DataType:
     """The type of the values, without a dictionary or an extension type. A tensor is not the list that stores it."""
     if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.FixedShapeTensorType):
         return kind.storage_type
     return wide(kind) if pa.types.is_dictionary(kind) else kind
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Whether the type is any of Arrow's list types."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def value_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the values in lists of any depth; that of other columns is their own."""
-    return value_type(kind.value_type) if is_list(kind) else kind
 
 
 def not_null_mask(column: pa.ChunkedArray) -> np.ndarray:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..base.errors import SchemaError
+from ..base.memory.arrow_views import is_bytes, is_list, is_text
 from .dtypes import FieldDtype
 
 _UNITS = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}
@@ -65,14 +66,9 @@ def scalar_dtype(arrow: pa.DataType, *, field: str) -> FieldDtype:
         return scalar_dtype(arrow.value_type, field=field)
     if pa.types.is_boolean(arrow) or pa.types.is_integer(arrow) or pa.types.is_floating(arrow):
         return _NUMBERS[str(arrow)]
-    if pa.types.is_string(arrow) or pa.types.is_large_string(arrow) or arrow == pa.string_view():
+    if is_text(arrow):
         return np.dtype("U")
-    if (
-        pa.types.is_binary(arrow)
-        or pa.types.is_large_binary(arrow)
-        or pa.types.is_fixed_size_binary(arrow)
-        or arrow == pa.binary_view()
-    ):
+    if is_bytes(arrow):
         return np.dtype("S")
     if pa.types.is_date(arrow):
         return np.dtype("datetime64[D]") if pa.types.is_date32(arrow) else np.dtype("datetime64[ms]")
@@ -99,12 +95,9 @@ def infer_shape_and_dtype(arrow: pa.DataType, *, field: str) -> tuple[tuple[int 
         return tuple(arrow.shape), scalar_dtype(arrow.value_type, field=field)
     if isinstance(arrow, pa.BaseExtensionType):
         return infer_shape_and_dtype(arrow.storage_type, field=field)
-    if pa.types.is_fixed_size_list(arrow):
+    if is_list(arrow):
         shape, dtype = infer_shape_and_dtype(arrow.value_type, field=field)
-        return (arrow.list_size, *shape), dtype
-    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
-        shape, dtype = infer_shape_and_dtype(arrow.value_type, field=field)
-        return (None, *shape), dtype
+        return (arrow.list_size if pa.types.is_fixed_size_list(arrow) else None, *shape), dtype
     return (), scalar_dtype(arrow, field=field)
 
 

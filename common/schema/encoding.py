@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..base.errors import EncodeError
-from ..base.memory.arrow_views import as_numpy
+from ..base.memory.arrow_views import as_numpy, is_bytes, is_list, is_text
 from ..base.process.forks import pc
 from .arrow_types import arrow_scalar_type
 from .checking import check_value
@@ -314,21 +314,12 @@ def _encode_arrow_column(
 def _has_lists(field: UnischemaField, values: pa.Array, own: pa.DataType) -> bool:
     """Whether the values are lists with one axis, of the field's length and type, without nulls inside."""
     arrow, length = values.type, field.shape[0]
-    is_list = pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow)
-    if not is_list or len(field.shape) > 1 or arrow.value_type != own or values.flatten().null_count:
+    if not is_list(arrow) or len(field.shape) > 1 or arrow.value_type != own or values.flatten().null_count:
         return False
     return length is None or bool(pc.all(pc.equal(pc.list_value_length(values), length)).as_py())
 
 
-def _is_text(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_string(arrow) or pa.types.is_large_string(arrow))
-
-
-def _is_bytes(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow))
-
-
-_EXACT_FAMILIES = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, _is_text, _is_bytes)
+_EXACT_FAMILIES = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, is_text, is_bytes)
 """Arrow types whose values `_cast` converts among each other as the check of single values does, or refuses."""
 
 

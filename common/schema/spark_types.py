@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..base.errors import CodecUnavailableError, EncodeError, SchemaError, missing_package
-from ..base.memory.arrow_views import as_arrow, as_numpy
+from ..base.memory.arrow_views import as_arrow, as_numpy, is_list
 from .codec import CodedField
 
 _WIDER = {
@@ -87,7 +87,7 @@ def spark_arrow_type(field: CodedField) -> pa.DataType:
 
 def as_spark_takes_it(kind: pa.DataType, *, field: str) -> pa.DataType:
     """Returns the narrowest Arrow type that Spark supports and that holds every value of ``kind``."""
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         return pa.list_(pa.field("element", as_spark_takes_it(kind.value_type, field=field), nullable=False))
     if pa.types.is_large_string(kind):
         return pa.string()

@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from ..base.errors import DecodeError, PipelineError
-from ..base.memory.arrow_views import as_numpy
+from ..base.memory.arrow_views import as_numpy, is_list
 from ..base.process.dataclass import dataclass
 from ..base.process.forks import pc
-from ..parquet.nested import is_list
 from .base import Decision, Fill, Stage, check_fill, positive_integer
 from .columns import Columns, ResolveFields
 from .measure import LengthStep, Measure, Refusal

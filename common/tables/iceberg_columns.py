@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from ..base.memory.arrow_views import is_bytes
 from ..dataset.table import TableColumn
-from ..parquet.nested import is_bytes
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..base.errors import PipelineError, SchemaError
+from ..base.memory.arrow_views import is_list
 from ..schema.field import Unischema, UnischemaField, schema_to_metadata
 from ..schema.video import VideoCodec
 
@@ -140,7 +141,7 @@ def _shrinks(values: pa.ChunkedArray) -> bool:
 def _leaf_paths(column: pa.Field) -> list[str]:
     """The Parquet path of the column's values. Each list adds two levels (Parquet's rules for LIST)."""
     path, arrow = column.name, column.type
-    while pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
+    while is_list(arrow):
         path, arrow = f"{path}.list.element", arrow.value_type
     return [path]
 

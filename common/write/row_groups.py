@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..base.errors import PipelineError
-from ..base.memory.arrow_views import as_numpy
+from ..base.memory.arrow_views import as_numpy, is_list, is_text
 from ..base.process.dataclass import dataclass
 from ..schema.plain import integer, plain
 from ..schema.ragged import ends_of
@@ -121,15 +121,13 @@ def value_bytes(values: pa.RecordBatch | pa.Array) -> np.ndarray:
     arrow = values.type
     if pa.types.is_dictionary(arrow):
         return value_bytes(values.dictionary_decode())
-    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
+    if is_list(arrow):
         inner = ends_of(value_bytes(values.flatten()))  # flatten() leaves nulls out
         ends = np.cumsum(_lengths(pc.list_value_length(values)))
         return np.diff(inner[ends], prepend=0)
     if arrow == pa.string_view() or arrow == pa.binary_view():
         return value_bytes(values.cast(pa.large_binary() if arrow == pa.binary_view() else pa.large_string()))
-    if pa.types.is_string(arrow) or pa.types.is_binary(arrow) or pa.types.is_large_string(arrow):
-        return _lengths(pc.binary_length(values))
-    if pa.types.is_large_binary(arrow):
+    if is_text(arrow) or pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow):
         return _lengths(pc.binary_length(values))
     return np.full(len(values), _fixed_bytes(arrow), dtype=np.int64)
 

@@ -32,6 +32,29 @@ def is_number(arrow: pa.DataType) -> bool:
     return arrow.id in _NUMBER_IDS
 
 
+def is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or kind == pa.binary_view()
+    )
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether the type is any of Arrow's list types."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def value_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values in lists of any depth; that of other columns is their own."""
+    return value_type(kind.value_type) if is_list(kind) else kind
+
+
 def number_dtype(arrow: pa.DataType) -> np.dtype[Any]:
     """Returns the dtype of an integer or float type."""
     return _NUMBERS[arrow]

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...base.errors import SchemaError
+from ...base.memory.arrow_views import is_list
 from ...parquet.nested import stored_schema
 from ...schema import codecs as core_codecs
 from ...schema.arrow_types import scalar_dtype
@@ -247,9 +248,8 @@ def fields_from_arrow(arrow: pa.Schema, *, omit_unsupported_fields: bool) -> lis
     """Infers the fields of plain Parquet columns. Structs, maps and nested lists are unsupported."""
     fields = []
     for column in stored_schema(arrow):
-        is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-        is_list = is_list or pa.types.is_fixed_size_list(column.type)
-        dtype = _numpy_type(column.type.value_type if is_list else column.type)
+        holds_lists = is_list(column.type)
+        dtype = _numpy_type(column.type.value_type if holds_lists else column.type)
         if dtype is None:
             if not omit_unsupported_fields:
                 raise SchemaError(
@@ -258,7 +258,7 @@ def fields_from_arrow(arrow: pa.Schema, *, omit_unsupported_fields: bool) -> lis
             text = f"field '{column.name}': ignoring a column of unsupported type {column.type}."
             warnings.warn(text, UserWarning, stacklevel=3)
             continue
-        fields.append(UnischemaField(column.name, dtype, (None,) if is_list else (), None, column.nullable))
+        fields.append(UnischemaField(column.name, dtype, (None,) if holds_lists else (), None, column.nullable))
     return fields
 
 

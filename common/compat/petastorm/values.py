@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...base.errors import DecodeError
-from ...base.memory.arrow_views import as_numpy
+from ...base.memory.arrow_views import as_numpy, is_list
 from ...dataset.dataset import StoredDataset
 from ...engine.read.canonical import to_canonical
 from ...engine.read.column_reader import ReadContext
@@ -128,7 +128,7 @@ def column_array(column: pa.ChunkedArray) -> np.ndarray:
     kind = array.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _text(array.to_pylist())
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         return _lists(array)
     if pa.types.is_timestamp(kind):
         return _time_stamps(array)

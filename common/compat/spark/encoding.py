@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...base.errors import DecodeError, EncodeError, PipelineError, SchemaError
+from ...base.memory.arrow_views import value_type
 from ...engine.columns.batch import rows_of
 from ...engine.columns.block_column import block_column
 from ...engine.columns.protocols import DecodeContext
@@ -118,9 +119,9 @@ def _cast(field: UnischemaField, column: pa.Array) -> pa.Array | None:
     stored = field.storage.arrow_type(field)
     if column.null_count == len(column):
         return pa.nulls(len(column), stored)
-    inner, expected = _innermost(column.type), _innermost(stored)
+    inner, expected = value_type(column.type), value_type(stored)
     narrows = pa.types.is_floating(expected) and inner != expected  # no unchecked double to float
-    as_spark_stores_it = inner == _innermost(spark_arrow_type(field))
+    as_spark_stores_it = inner == value_type(spark_arrow_type(field))
     if narrows or not (as_spark_stores_it or _kind(inner) == _kind(expected)):
         return None
     if field.shape and _has_null_inside(column):
@@ -165,8 +166,8 @@ def _encode_arrays(field: UnischemaField, column: pa.Array, first_row: int) -> p
         return _encode_values(field, column, first_row)
     plain = UnischemaField(field.name, field.dtype, field.shape, ListCodec(), nullable=True)
     try:
-        if pa.types.is_floating(_innermost(column.type)) and field.dtype.kind in "iub":
-            raise DecodeError(f"expected {field.dtype}, got {_innermost(column.type)}")
+        if pa.types.is_floating(value_type(column.type)) and field.dtype.kind in "iub":
+            raise DecodeError(f"expected {field.dtype}, got {value_type(column.type)}")
         part = to_canonical(plain, column)
         out = None
         if plain.is_fixed:
@@ -179,12 +180,6 @@ def _encode_arrays(field: UnischemaField, column: pa.Array, first_row: int) -> p
     if out is None or column.null_count:
         values = rows_of(gathered, text=False)
     return encode_columns(schema, {field.name: values}, first_row=first_row)[field.name]
-
-
-def _innermost(kind: pa.DataType) -> pa.DataType:
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        kind = kind.value_type
-    return kind
 
 
 def _kind(kind: pa.DataType) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...base.errors import DecodeError
-from ...base.memory.arrow_views import as_arrow, as_numpy, is_number, without_nulls
+from ...base.memory.arrow_views import as_arrow, as_numpy, is_list, is_number, without_nulls
 from ...base.process.forks import cached_property
 from ...dataset.row_groups import most_bytes_of_many
 from ...parquet.nested import variable
@@ -195,7 +195,7 @@ def value_bytes(array: pa.Array) -> np.ndarray:
     kind = array.type
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         return np.diff(_binary_buffers(array)[0])
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+    if not is_list(kind):
         return np.full(len(array), _item_bytes(kind))
     lengths, inside = list_lengths(array), kind.value_type
     if is_number(inside):

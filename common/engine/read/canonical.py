@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from ...base.errors import DecodeError
-from ...base.memory.arrow_views import as_arrow, as_numpy
+from ...base.memory.arrow_views import as_arrow, as_numpy, is_list
 from ...base.process.forks import pc
-from ...parquet.conforming import cast_exactly
-from ...parquet.nested import is_list, one_array, widened
+from ...parquet.conforming import cast_exactly, first_refused
+from ...parquet.nested import one_array, widened
 from ...plan.selection.rows import RowNumbers
 from ...schema.arrow_types import has_permuted_axes
 from ...schema.codecs import ScaledDecimalCodec, TensorCodec
@@ -175,7 +175,7 @@ def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
         except pa.ArrowInvalid as error:
             if "UTF8" not in str(error):
                 raise
-            place = _first_not_utf8(text)
+            place = first_refused(text, lambda part: part.validate(full=True))
             raise _NotUtf8Error(place, text[place].as_buffer().to_pybytes()) from error
         return text
     if is_bytes(field.dtype):
@@ -191,23 +191,6 @@ def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
         return _decimal_floats(array).cast(pa.from_numpy_dtype(dtype))
     kind = pa.from_numpy_dtype(dtype)
     return array if array.type == kind else cast_exactly(array, kind)
-
-
-def _first_not_utf8(text: pa.Array) -> int:
-    """Returns the place of the first value that is not UTF-8; there is one."""
-    low, high = 0, len(text)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _is_utf8(text.slice(low, middle - low)) else (low, middle)
-    return low
-
-
-def _is_utf8(text: pa.Array) -> bool:
-    try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _decimal_floats(array: pa.Array) -> pa.Array:

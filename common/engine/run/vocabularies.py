@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from ...base.errors import PipelineError
-from ...base.memory.arrow_views import as_arrow, from_stream, to_stream
+from ...base.memory.arrow_views import as_arrow, from_stream, is_list, to_stream
 from ...base.process.forks import pc
 from ...base.progress import in_parallel
-from ...parquet.nested import is_list, one_array
+from ...parquet.nested import one_array
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram, MixedProgram
 from ...plan.selection.rows import RowSet
