@@ -128,8 +128,7 @@ class _Counter:
         return without_refused(selection, self._refused)
 
     def _place(self, row: int) -> tuple[int, int]:
-        group, number = self._selection.rows.locate(np.array([self._rows + row]))
-        return int(group[0]), int(number[0])
+        return self._selection.rows.place(self._rows + row)
 
     def _describe(self, row: int) -> str:
         return self._dataset.describe_row(*self._place(row))

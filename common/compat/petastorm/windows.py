@@ -68,9 +68,8 @@ def _check_order(loader: RowGroupLoader, rows: RowSet, sequence: np.ndarray, sta
     wrong = decreasing_stamp(sequence, stamps)
     if wrong is None:
         return
-    row_group, row = rows.locate(np.array([wrong]))
     raise DatasetError(
-        f"NGram: {loader.dataset.describe_row(int(row_group[0]), int(row[0]))}: expected timestamps in '{name}' that "
+        f"NGram: {loader.dataset.describe_row(*rows.place(wrong))}: expected timestamps in '{name}' that "
         f"do not decrease, got {stamps.text(wrong)} after {stamps.text(wrong - 1)}. Write the data sorted by '{name}'."
     )
 

@@ -119,9 +119,7 @@ def _without_long(dataset: StoredDataset, counted: Selection, measure: MadeLengt
     if long is None:
         return counted
 
-    def place(row: int) -> tuple[int, int]:
-        group, number = counted.rows.locate(np.array([row]))
-        return int(group[0]), int(number[0])
+    place = counted.rows.place
 
     def describe(row: int) -> str:
         return dataset.describe_row(*place(row))

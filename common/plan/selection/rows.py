@@ -64,6 +64,11 @@ class RowSet:
             row[partial] = self.values[self.start[row_group[partial]] + row[partial]]
         return row_group, row
 
+    def place(self, position: int) -> tuple[int, int]:
+        """Returns the row group of one position, and the row in it."""
+        row_group, row = self.locate(np.array([position]))
+        return int(row_group[0]), int(row[0])
+
     def replace(self, rows: Mapping[int, np.ndarray | None]) -> RowSet:
         """Returns a copy with other rows for the given row groups. ``None`` keeps a row group unchanged."""
         counts = self.counts

@@ -244,9 +244,8 @@ def _ngram(step: Ngram, stored: StoredRows, selection: Selection) -> Selection:
         stamps = stamps_of_rows(dataset, step, rows, table.column(step.timestamp))
         wrong = decreasing_stamp(sequence, stamps)
         if wrong is not None:
-            row_group, row = rows.locate(np.array([wrong]))
             raise DatasetError(
-                f"ngram: {dataset.describe_row(int(row_group[0]), int(row[0]))}: expected timestamps in "
+                f"ngram: {dataset.describe_row(*rows.place(wrong))}: expected timestamps in "
                 f"'{step.timestamp}' that do not decrease, got {stamps.text(wrong)} after {stamps.text(wrong - 1)}. "
                 "Name the field that tells recordings apart in group_by=. If times go backward inside a recording, "
                 f"sort the data by {[*step.group_by, step.timestamp]}."

@@ -98,9 +98,8 @@ def _with_wide_indices(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
 def stamps_of_rows(dataset: StoredDataset, step: Ngram, rows: RowSet, column: pa.ChunkedArray) -> Stamps:
     if column.null_count:
         wrong = int(np.flatnonzero(as_numpy(column.is_null()))[0])
-        row_group, row = rows.locate(np.array([wrong]))
         raise DatasetError(
-            f"ngram: {dataset.describe_row(int(row_group[0]), int(row[0]))}: expected a timestamp in "
+            f"ngram: {dataset.describe_row(*rows.place(wrong))}: expected a timestamp in "
             f"'{step.timestamp}', got null. Drop such rows first with where(pc.is_valid(pc.field('{step.timestamp}')))."
         )
     return stamps_of(column, step.timestamp or "")
