@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from . import check, describing, new, show, write
+from . import check, describing, show, write
 from .output import EXIT_CODES
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (show, describing, check, new, write):
+for group in (show, describing, check, write):
     group.register(app)
 
 
