@@ -6,6 +6,7 @@ import json
 import os
 import random
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -69,6 +70,19 @@ def in_own_process(function: Callable[..., _Found], *arguments: Any) -> _Found:
     done = run_python("-W", "ignore", "-c", _CALLED, *places, code.co_name, json.dumps(arguments), check=True)
     found: _Found = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def exit_status_of_fork(work: Callable[[], object]) -> int:
+    """Returns 0 if ``work`` gives something true in a forked child. A signal ends a child that hangs."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(int(PATIENCE_S))
+        status = 1
+        try:
+            status = 0 if work() else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def gone(pids: list[int], within_s: float = PATIENCE_S) -> list[int]:
@@ -169,7 +183,7 @@ def free_ports(count: int) -> list[int]:
     raise AssertionError(f"expected {count} free ports below {first}, got {len(found)}")
 
 
-def python_that_gets(monkeypatch: pytest.MonkeyPatch, path: Path, signal: str, times: int) -> Path:
+def python_that_gets(monkeypatch: pytest.MonkeyPatch, path: Path, name: str, times: int) -> Path:
     """Sidecars start through a program that gets a signal, this many times, before it runs Python.
 
     Returns the folder in which each start leaves a file.
@@ -179,7 +193,7 @@ def python_that_gets(monkeypatch: pytest.MonkeyPatch, path: Path, signal: str, t
     lines = [
         f'n=$(ls "{starts}" | wc -l)',
         f'touch "{starts}/$$"',
-        f'[ "$n" -lt {times} ] && kill -{signal} $$',
+        f'[ "$n" -lt {times} ] && kill -{name} $$',
         f'exec "{sys.executable}" "$@"',
     ]
     program.write_text("\n".join(["#!/bin/sh", *lines]))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from processes import exit_status_of_fork
 
 from parquetry.common.base.errors import PipelineError
 from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe, epochs
@@ -34,12 +35,12 @@ def in_worker(monkeypatch: pytest.MonkeyPatch, counter: EpochCounter) -> EpochCo
 
 
 def _in_child(work: Callable[[], Any]) -> None:
-    child = os.fork()
-    if child == 0:
+    def as_worker() -> bool:
         epochs.get_worker_info = lambda: "a worker"  # type: ignore[assignment,return-value]
         work()
-        os._exit(0)
-    os.waitpid(child, 0)
+        return True
+
+    assert exit_status_of_fork(as_worker) == 0
 
 
 @pytest.mark.parametrize("face", [ParquetIterable, ParquetMap, ParquetNode, ParquetPipe])
@@ -55,26 +56,20 @@ def test_an_epoch_may_be_a_number_of_numpy_or_torch(face: Any) -> None:
         face("never-read").set_epoch(epoch)
 
 
-def test_without_announcements_each_iterator_is_an_epoch() -> None:
+@pytest.mark.parametrize(
+    ("passes", "epochs_of_iterators"),
+    [
+        ("iterator iterator iterator", [0, 1, 2]),
+        ("announced iterator announced iterator announced iterator", [0, 1, 2]),  # one epoch for both
+        ("announced announced announced iterator iterator", [2, 3]),  # a pass whose iterator never came is over
+    ],
+)
+def test_an_announcement_or_an_iterator_without_one_begins_an_epoch(
+    passes: str, epochs_of_iterators: list[int]
+) -> None:
     counter = EpochCounter()
-    assert [counter.begin() for _ in range(3)] == [0, 1, 2]
-
-
-def test_an_announcement_and_the_iterator_after_it_are_one_epoch() -> None:
-    counter = EpochCounter()
-    found = []
-    for _ in range(3):
-        counter.announce(here())
-        found.append(counter.begin())
-    assert found == [0, 1, 2]
-
-
-def test_a_pass_whose_iterator_never_came_is_over_at_the_next_announcement() -> None:
-    counter = EpochCounter()
-    for _ in range(3):
-        counter.announce(here())
-    assert counter.begin() == 2
-    assert counter.begin() == 3
+    begin = {"announced": lambda: counter.announce(here()), "iterator": counter.begin}
+    assert [epoch for each in passes.split() if (epoch := begin[each]()) is not None] == epochs_of_iterators
 
 
 def test_a_pass_of_workers_is_not_that_of_an_iterator_in_the_training_process() -> None:
@@ -179,18 +174,14 @@ def test_a_copy_counts_for_itself() -> None:
 def test_a_process_that_is_not_a_worker_counts_for_itself() -> None:
     counter = EpochCounter()
     counter.announce(with_workers())
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:  # a rank forked with the dataset reports nothing to the process that created it
+
+    def is_a_rank() -> bool:  # forked with the dataset, it reports nothing to the process that created it
         counter.announce(with_workers())
         counter.resumed(8, None)
-        os.write(writing, bytes([counter.begin()]))
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(reading, 1) == bytes([9])
+        return counter.begin() == 9
+
+    assert exit_status_of_fork(is_a_rank) == 0
     assert counter.begin() == 1
-    os.close(reading)
-    os.close(writing)
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the name of a memory needs memfd_create")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from ids import ids_by_element as ids
+from processes import exit_status_of_fork
 from torch.utils.data import DataLoader, IterableDataset
 
 from parquetry.common import Pipeline
@@ -111,16 +111,13 @@ BEGUN: dict[str, Callable[..., Any]] = {
 def test_a_fork_gets_no_element_of_its_parents_iterator(url: str, kind: str, executor: str) -> None:
     reading = iter(BEGUN[kind](url, executor=executor))
     first = ids([next(reading)])  # rows come from a chunk that is made already
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
+
+    def is_refused() -> bool:
+        with pytest.raises(PipelineError, match=r"Call iter\(\) on the dataset in this process"):
             next(reading)
-        except PipelineError as error:
-            status = 7 if "Call iter() on the dataset in this process" in str(error) else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        return True
+
+    assert exit_status_of_fork(is_refused) == 0
     assert first + ids(reading) == ids(BEGUN[kind](url, executor=executor))
 
 

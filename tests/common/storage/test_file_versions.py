@@ -21,6 +21,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFile
 from memory_store import Store
+from processes import exit_status_of_fork
 from s3_server import serving
 
 from parquetry.common import Pipeline, mix
@@ -347,18 +348,7 @@ def test_a_forked_process_shares_no_connection_with_its_parent(tmp_path: Path) -
         rows = [int(row["id"]) for row in pipeline]
         before = set(server.connections)
         server.connections.clear()
-        reads, writes = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                assert [int(row["id"]) for row in pipeline] == rows
-                os.write(writes, b"read")
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-        assert os.read(reads, 4) == b"read"
-        os.close(reads)
-        os.close(writes)
+        assert exit_status_of_fork(lambda: [int(row["id"]) for row in pipeline] == rows) == 0
         assert server.connections
         assert server.connections.isdisjoint(before)
 

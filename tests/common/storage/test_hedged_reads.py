@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from collections.abc import Iterator
 
 import pytest
-from processes import PATIENCE_S
+from processes import PATIENCE_S, exit_status_of_fork
 
 from parquetry.common.base.metrics.counters import Count, Counters, add, counting
 from parquetry.common.storage import hedged_reads
@@ -189,7 +188,4 @@ def test_threads_end_with_the_thread_that_they_read_for() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns about forks in threaded processes
 def test_a_forked_process_reads_with_threads_of_its_own() -> None:
     hedged_read(int, "a file")
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if hedged_read(lambda: 7, "a file") == 7 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert exit_status_of_fork(lambda: hedged_read(lambda: 7, "a file") == 7) == 0

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import exit_status_of_fork
 
 from parquetry.common.base.metrics import counters as module
 from parquetry.common.base.metrics.counters import (
@@ -84,12 +85,13 @@ def test_processes_share_rows_by_descriptor_and_by_fork() -> None:
     counters = shared()
     assert counters.descriptor is not None
     counters.row()[Count.ROWS] += 1
-    child = os.fork()
-    if child == 0:
+
+    def count() -> bool:
         counters.row()[Count.ROWS] += 10  # not the parent's row
         Gauge(counters).set(1 << 20)
-        os._exit(0)
-    os.waitpid(child, 0)
+        return True
+
+    assert exit_status_of_fork(count) == 0
     other = Counters(counters.descriptor)  # like a process that received the descriptor
     other.row()[Count.ROWS] += 100
     found = counters.totals()
@@ -189,11 +191,12 @@ def test_counters_are_found_by_path_and_token_and_no_other_file_is_written_to(tm
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of Python 3.12
 def test_a_fork_does_not_share_private_counters() -> None:
     counters = Counters()
-    child = os.fork()
-    if child == 0:
+
+    def count() -> bool:
         counters.row()[Count.ROWS] += 10
-        os._exit(0)
-    os.waitpid(child, 0)
+        return True
+
+    assert exit_status_of_fork(count) == 0
     assert counters.totals()[Count.ROWS] == 0
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 import pytest
-from processes import PATIENCE_S
+from processes import PATIENCE_S, exit_status_of_fork
 
 from parquetry.common.base.process import forks
 from parquetry.common.base.process.forks import ForkLock, cached_property, importing, reading
@@ -42,23 +39,14 @@ class Slow:
         return [self.calls]
 
 
-def exit_code_of_child(work: Callable[[], bool]) -> int:
-    """Returns 0 if ``work`` is true in a forked child; a signal kills a child that hangs."""
-    child = os.fork()
-    if child == 0:
-        signal.alarm(int(PATIENCE_S))
-        os._exit(0 if work() else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def test_a_property_that_a_thread_computes_is_usable_in_a_child() -> None:
     slow, other = Slow(), Slow()
     other.go.set()
     with ThreadPoolExecutor(1) as pool:
         computed = pool.submit(lambda: slow.value)
         slow.begun.acquire()
-        assert exit_code_of_child(lambda: other.value == [1]) == 0
-        assert exit_code_of_child(lambda: slow.go.set() is None and slow.value == [2]) == 0
+        assert exit_status_of_fork(lambda: other.value == [1]) == 0
+        assert exit_status_of_fork(lambda: slow.go.set() is None and slow.value == [2]) == 0
         slow.go.set()
         assert computed.result() == [1]
 
@@ -90,7 +78,7 @@ def test_a_lock_that_a_thread_holds_is_free_in_a_child() -> None:
     with ThreadPoolExecutor(1) as pool:
         holding = pool.submit(hold)
         assert held.wait(PATIENCE_S)
-        assert exit_code_of_child(takes_it) == 0
+        assert exit_status_of_fork(takes_it) == 0
         go.set()
         holding.result()
     assert takes_it()
@@ -106,7 +94,7 @@ def test_a_child_leaves_the_lock_that_its_own_thread_held() -> None:
             return True
 
     with lock:
-        assert exit_code_of_child(leave_and_take_it) == 0
+        assert exit_status_of_fork(leave_and_take_it) == 0
 
 
 def test_an_interrupt_never_leaves_a_lock_held() -> None:
@@ -154,7 +142,7 @@ def test_a_fork_waits_for_the_end_of_an_import() -> None:
     with ThreadPoolExecutor(1) as pool:
         importer = pool.submit(import_slowly)
         assert inside.wait(PATIENCE_S)
-        assert exit_code_of_child(lambda: ended.is_set()) == 0
+        assert exit_status_of_fork(lambda: ended.is_set()) == 0
         forked.set()
         importer.result()
 
@@ -165,7 +153,7 @@ def test_a_thread_that_imports_may_fork() -> None:
             return True
 
     with importing():
-        assert exit_code_of_child(imports) == 0
+        assert exit_status_of_fork(imports) == 0
 
 
 def test_a_fork_waits_for_threads_that_read_and_holds_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +175,7 @@ def test_a_fork_waits_for_threads_that_read_and_holds_up_others(monkeypatch: pyt
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(read)
         begun.wait()
-        child = pool.submit(exit_code_of_child, lambda: forks._reads.inside == 0 and order == ["read"])
+        child = pool.submit(exit_status_of_fork, lambda: forks._reads.inside == 0 and order == ["read"])
         while not (forks._reads.forks or child.done()):
             time.sleep(0.001)
         wait([child], 0.5)  # time for a fork that does not wait
@@ -212,7 +200,7 @@ def test_a_fork_does_not_wait_forever_for_a_read(monkeypatch: pytest.MonkeyPatch
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(read)
         begun.wait()
-        assert exit_code_of_child(lambda: True) == 0
+        assert exit_status_of_fork(lambda: True) == 0
         go.set()
         slow.result()
 
@@ -223,7 +211,7 @@ def test_a_thread_that_reads_can_fork() -> None:
             return True
 
     with reading():
-        assert exit_code_of_child(read) == 0
+        assert exit_status_of_fork(read) == 0
 
 
 def test_the_error_of_a_property_has_no_context() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import decimal
 import os
-import signal
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from processes import exit_status_of_fork
 
 from parquetry.common import NdarrayCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.base.errors import DatasetError, PipelineError, TransformError
@@ -284,16 +285,13 @@ def test_epochs_are_counted_and_reset_begins_again(pool: str) -> None:
 def test_a_fork_gets_no_row_of_its_parents_reader(pool: str) -> None:
     with make_reader(str(REAL), schema_fields=["id"], num_epochs=1, reader_pool_type=pool) as reader:
         next(reader)
-        child = os.fork()
-        if not child:
-            status = 1
-            try:
+
+        def is_refused() -> bool:
+            with pytest.raises(PipelineError, match="Make the reader in this process"):
                 next(reader)
-            except PipelineError as error:
-                status = 7 if "Make the reader in this process" in str(error) else 2
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            return True
+
+        assert exit_status_of_fork(is_refused) == 0
         next(reader)
 
 
@@ -310,14 +308,8 @@ def test_a_fork_closes_its_parents_reader_without_waiting_for_threads_that_it_la
     with make_reader(str(REAL), ["id"], transform_spec=TransformSpec(wait), **options) as reader:
         next(reader)
         assert began.wait(60)
-        child = os.fork()
-        if not child:
-            signal.alarm(30)  # ends it if it hangs
-            reader.stop()
-            reader.join()
-            os._exit(7)
+        assert exit_status_of_fork(lambda: (reader.stop(), reader.join())) == 0
         go_on.set()
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 @pytest.mark.parametrize("joins", [False, True])
@@ -327,15 +319,15 @@ def test_a_fork_that_closes_its_parents_reader_ends_none_of_its_workers(
     options: dict[str, Any] = {"reader_pool_type": "process", "workers_count": 2, "shuffle_row_groups": False}
     with make_reader(str(REAL), ["id"], **options) as reader:
         read = [int(next(reader).id)]
-        child = os.fork()
-        if not child:
-            signal.alarm(30)  # ends it if it hangs
+
+        def closes() -> bool:
             monkeypatch.setattr(WorkerProcess, "end", lambda self: os._exit(2))
             reader.stop()
             if joins:
                 reader.join()
-            os._exit(7)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            return True
+
+        assert exit_status_of_fork(closes) == 0
         assert read + ids(reader) == list(range(60))
 
 
@@ -377,18 +369,9 @@ def test_a_reader_that_was_stopped_gives_nothing_more() -> None:
 
 
 def test_many_threads_read_each_row_once() -> None:
-    found: list[int] = []
-    with make_reader(str(REAL), schema_fields=["id"], workers_count=3) as reader:
-
-        def take() -> None:
-            found.extend(ids(reader))
-
-        threads = [threading.Thread(target=take) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert sorted(found) == list(range(60))
+    with make_reader(str(REAL), schema_fields=["id"], workers_count=3) as reader, ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(lambda _: ids(reader), range(4)))
+    assert sorted(id for part in parts for id in part) == list(range(60))
 
 
 @pytest.mark.parametrize("pool", POOLS[:2])
