@@ -11,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import fsspec
 import numpy as np
@@ -178,11 +179,8 @@ def test_a_short_lack_of_memory_makes_no_bad_rows(tmp_path: Path, codec: Any) ->
 def test_an_iterator_that_meets_a_limit_says_which(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fail(*_: Any) -> None:
-        raise error
-
     pipeline = build(tmp_path, [[5]], names=("id",)).pipeline("id", executor="threads")
-    monkeypatch.setattr(JobLoop, "_top_up", fail)
+    monkeypatch.setattr(JobLoop, "_top_up", Mock(side_effect=error))
     with pytest.raises(ResourceError, match=r"batch: .*(RLIMIT_NOFILE|RLIMIT_AS)"):
         next(iter(pipeline))
 
@@ -211,21 +209,15 @@ def test_a_lack_of_threads_is_not_taken_for_a_bad_file(monkeypatch: pytest.Monke
 
 
 def test_an_odd_error_of_a_job_is_not_hidden_by_closing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("an odd error")
-
     pipeline = build(tmp_path, [[5]], names=("id",)).pipeline("id", executor="threads")
-    monkeypatch.setattr(threads, "assemble", fail)
+    monkeypatch.setattr(threads, "assemble", Mock(side_effect=RuntimeError("an odd error")))
     with pytest.raises(RuntimeError, match="an odd error"):
         next(iter(pipeline))
 
 
 def test_an_interrupt_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
     iterator = iter(build(tmp_path, [[5]], names=("id",)).pipeline("id", executor="threads"))
-    monkeypatch.setattr(JobLoop, "_top_up", interrupt)
+    monkeypatch.setattr(JobLoop, "_top_up", Mock(side_effect=KeyboardInterrupt))
     try:
         raise MemoryError
     except MemoryError:

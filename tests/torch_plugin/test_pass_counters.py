@@ -9,6 +9,7 @@ import pickle
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from torch.utils.data import ChainDataset, DataLoader
@@ -101,10 +102,9 @@ def test_a_copy_counts_for_itself(url: str) -> None:
 
 
 def test_without_shared_memory_workers_read_anyway(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(name: str, size_bytes: int) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("parquetry.torch_plugin.pass_counters.memory_file", full)
+    monkeypatch.setattr(
+        "parquetry.torch_plugin.pass_counters.memory_file", Mock(side_effect=OSError(28, "No space left on device"))
+    )
     data = ParquetPipe(url, ["id"]).batch(7)
     assert len(list(DataLoader(data, batch_size=None, num_workers=1))) == 9
     assert data.stats().elements == 0

@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ids import ids, ids_by_element
 from processes import PATIENCE_S, open_files, settled
+from spies import spied
 from torch.utils.data import DataLoader, _utils, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -64,15 +65,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Records the processes that sent the batches of messages that this process decodes."""
-    found: list[int] = []
-    borrow = sent_batches.borrow
-
-    def noting(memory: mapped_regions.RegionMemory, descriptor: object) -> Any:
-        found.append(memory.worker)
-        return borrow(memory, descriptor)
-
-    monkeypatch.setattr(sent_batches, "borrow", noting)
-    return found
+    return spied(monkeypatch, sent_batches, "borrow", lambda memory, descriptor: memory.worker)
 
 
 def shown(value: Any) -> Any:

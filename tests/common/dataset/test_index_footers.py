@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from s3_server import serving
+from spies import spied
 
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import DatasetError
@@ -23,7 +24,7 @@ from parquetry.common.dataset.dataset import StoredDataset
 from parquetry.common.dataset.index import write_index
 from parquetry.common.dataset.index_format import METADATA_KEY, IndexDescription, head_to_text
 from parquetry.common.parquet import footers, group_footers
-from parquetry.common.parquet.group_footers import FileFooter, StoredFooter, load_stored_footer, read_group_footer
+from parquetry.common.parquet.group_footers import FileFooter, read_group_footer
 
 pytestmark = pytest.mark.versions
 
@@ -68,18 +69,12 @@ def indexed(tmp_path: Path) -> Path:
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Returns the names of the files whose footers are read from now on."""
-    names: list[str] = []
-
-    def counted(filesystem: Any, file: Any) -> StoredFooter:
-        names.append(file.relative)
-        return load_stored_footer(filesystem, file)
 
     def refused(filesystem: Any, file: Any) -> pq.FileMetaData:
         raise AssertionError(f"the whole footer of {file.relative} is read")
 
-    monkeypatch.setattr(group_footers, "load_stored_footer", counted)
     monkeypatch.setattr(footers, "load_footer", refused)
-    return names
+    return spied(monkeypatch, group_footers, "load_stored_footer", lambda filesystem, file: file.relative)
 
 
 def rewrite(folder: Path, change: Callable[[pa.Table, dict[str, Any]], pa.Table]) -> None:

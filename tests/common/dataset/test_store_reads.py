@@ -15,13 +15,13 @@ from fsspec.implementations.memory import MemoryFile
 from memory_store import Store
 from processes import PATIENCE_S
 from s3_server import S3Server, serving
+from spies import spied
 
 from benchmarks.http_store import HttpStore
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import DatasetError
 from parquetry.common.dataset.dataset import StoredDataset
 from parquetry.common.engine.read import fetch
-from parquetry.common.parquet.group_footers import GroupFooter
 from parquetry.common.storage import hedged_reads, latencies, retries
 from parquetry.common.storage.chunk_ranges import PADDING_BYTES
 from parquetry.common.storage.retries import ATTEMPTS
@@ -153,14 +153,7 @@ def test_bytes_between_the_columns_of_joined_row_groups_are_not_fetched(
 def test_joined_row_groups_need_only_the_columns_that_are_read_of_a_footer(
     server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[frozenset[str] | None] = []
-    group_footer = StoredDataset.group_footer
-
-    def asking(dataset: StoredDataset, row_group: int, names: frozenset[str] | None = None) -> GroupFooter:
-        asked.append(names)
-        return group_footer(dataset, row_group, names)
-
-    monkeypatch.setattr(StoredDataset, "group_footer", asking)
+    asked = spied(monkeypatch, StoredDataset, "group_footer", lambda dataset, row_group, names=None: names)
     assert ids_of(over_http(server, "id"), server) == list(range(GROUPS * ROWS))
     assert len(ranges_of(server)) < GROUPS
     assert {*asked} <= {frozenset(), frozenset({"id"})}

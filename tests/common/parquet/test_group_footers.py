@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from spies import spied
 
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import DatasetError
@@ -186,14 +187,7 @@ def test_a_footer_is_loaded_once_to_plan_and_once_to_read_if_there_is_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path, files=3)
-    loads: list[str] = []
-    load = load_stored_footer
-
-    def counted(filesystem: Any, file: Any) -> StoredFooter:
-        loads.append(file.relative)
-        return load(filesystem, file)
-
-    monkeypatch.setattr(group_footers, "load_stored_footer", counted)
+    loads = spied(monkeypatch, group_footers, "load_stored_footer", lambda filesystem, file: file.relative)
     # Room for where the row groups are, but not for what they are.
     no_room(monkeypatch, cuts=3 * (group_footers._FOOTER_BYTES + 24 * ROWS // GROUP_ROWS))
     rows = Pipeline(tmp_path, ["id", "a.e", "time"], executor="threads").shuffle(60, seed=1)

@@ -6,7 +6,6 @@ import doctest
 import inspect
 import os
 import pickle
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from ids import ids
 from oracle import apply, examples
+from spies import spied
 
 from parquetry.common import Pipeline, UnischemaField, mix
 from parquetry.common.apps.testing import assert_same
@@ -112,20 +112,8 @@ def test_the_examples_in_docstrings_give_what_they_say(drive: Pipeline) -> None:
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Records the row groups that are read."""
     found: list[int] = []
-    fetch = Fetcher.fetch
-
-    def spy(self: Fetcher, row_group: int, *args: Any) -> Any:
-        found.append(row_group)
-        return fetch(self, row_group, *args)
-
-    fetch_large = Fetcher.fetch_large
-
-    def spy_on_large(self: Fetcher, row_groups: Sequence[int], *args: Any) -> Any:
-        found.extend(row_groups)
-        return fetch_large(self, row_groups, *args)
-
-    monkeypatch.setattr(Fetcher, "fetch", spy)
-    monkeypatch.setattr(Fetcher, "fetch_large", spy_on_large)
+    spied(monkeypatch, Fetcher, "fetch", lambda fetcher, row_group, *_: found.append(row_group))
+    spied(monkeypatch, Fetcher, "fetch_large", lambda fetcher, row_groups, *_: found.extend(row_groups))
     return found
 
 

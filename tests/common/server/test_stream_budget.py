@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from builders import Built, built_once
+from spies import spied
 
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import PipelineError
@@ -86,14 +87,7 @@ def test_a_server_at_its_stream_limit_opens_another_when_one_is_closed(built: Bu
 
 
 def test_the_memory_of_a_stream_is_its_share(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = []
-    opened = sending.open_steps
-
-    def noted(pipeline: Pipeline, stream: StreamRequest) -> Any:
-        limits.append(pipeline.options.memory_limit)
-        return opened(pipeline, stream)
-
-    monkeypatch.setattr(sending, "open_steps", noted)
+    limits = spied(monkeypatch, sending, "open_steps", lambda pipeline, stream: pipeline.options.memory_limit)
     budget = StreamBudget(ClientLimits(max_streams=4, total_memory_bytes=8 << 20))
     steps = [own_steps(built.pipeline("id"), StreamRequest(), budget) for _ in range(4)]
     for stream in steps:

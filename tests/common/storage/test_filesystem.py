@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import fsspec
 import pyarrow.fs as pafs
@@ -113,10 +114,7 @@ def test_an_unknown_scheme_names_the_scheme_and_the_remedy() -> None:
 
 
 def test_a_missing_fsspec_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def url_to_fs(url: str, **options: object) -> None:
-        raise ImportError("Install s3fs to access S3")
-
-    monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
+    monkeypatch.setattr(fsspec.core, "url_to_fs", Mock(side_effect=ImportError("Install s3fs to access S3")))
     with pytest.raises(
         DatasetError, match=r"library for 's3' is not installed \(Install s3fs.* pip install 'parquetry\[s3\]'"
     ):
@@ -149,16 +147,13 @@ def test_hdfs_goes_through_pyarrow_and_says_what_it_needs(url: str, monkeypatch:
         resolve(url)
 
 
-def test_a_given_pyarrow_filesystem_is_used_as_it_is(tmp_path: Path) -> None:
+def test_a_given_filesystem_is_used_with_its_own_form_of_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
     assert resolve("inner/train/", filesystem=given) == (given, "inner/train")
     assert resolve("s3://inner/train", filesystem=given) == (given, "inner/train")
-
-
-def test_a_given_local_filesystem_gets_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    given = pafs.LocalFileSystem()
-    assert resolve("train", filesystem=given) == (given, os.path.join(os.getcwd(), "train"))
+    local = pafs.LocalFileSystem()
+    assert resolve("train", filesystem=local) == (local, os.path.join(os.getcwd(), "train"))
 
 
 def test_a_given_fsspec_filesystem_is_wrapped() -> None:
@@ -174,12 +169,9 @@ def test_a_filesystem_of_another_kind_is_refused() -> None:
         resolve("train", filesystem="local")
 
 
-def test_storage_options_beside_a_filesystem_are_refused() -> None:
+def test_storage_options_that_nothing_takes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"expected none with filesystem=, got \['anon'\]"):
         resolve("train", filesystem=pafs.LocalFileSystem(), storage_options={"anon": True})
-
-
-def test_storage_options_for_a_local_path_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"expected none for a local path, got \['anon'\]"):
         resolve(tmp_path, storage_options={"anon": True})
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -155,11 +156,8 @@ def test_default_values_replace_missing_features(tmp_path: Path) -> None:
 def test_another_default_value_is_another_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.tfrecord").write_bytes(framed(example({"m": feature([1])}), example({"n": feature([1])})))
 
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError
-
     with monkeypatch.context() as patch:
-        patch.setattr(CopyJob, "complete", fail)
+        patch.setattr(CopyJob, "complete", Mock(side_effect=RuntimeError))
         with pytest.raises(RuntimeError):
             run(tmp_path / "a.tfrecord", tmp_path / "out", {"n": described(default=1)})
     with pytest.raises(DatasetError, match="a different unfinished one"):
@@ -318,13 +316,10 @@ def test_an_image_folder_with_a_file_that_is_not_an_image_is_refused(
 def test_an_error_leaves_no_threads_to_the_garbage_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The collector may run while a thread holds a lock of the interpreter: waiting for threads would never end."""
 
-    def fail(*_: object, **__: object) -> None:
-        raise EncodeError("full")
-
     for name in ("0.jpg", "1.jpg"):
         (tmp_path / "in" / "cat").mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / "cat" / name).write_bytes(picture(9))
-    monkeypatch.setattr(copying, "_check_images", fail)
+    monkeypatch.setattr(copying, "_check_images", Mock(side_effect=EncodeError("full")))
     with pytest.raises(EncodeError, match="full") as kept:
         run(tmp_path / "in", tmp_path / "out")
     assert eventually(lambda: not any(thread.name == "parquetry-copy" for thread in threading.enumerate()))

@@ -7,6 +7,7 @@ import decimal
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -194,11 +195,8 @@ def test_a_copy_interrupted_while_it_renames_files_resumes(
 ) -> None:
     target = tmp_path / "target"
 
-    def fail(*arguments: Any) -> None:
-        raise InterruptedCopyError
-
     with monkeypatch.context() as patch:
-        patch.setattr("parquetry.common.apps.tools.copy_job.write_metadata", fail)
+        patch.setattr("parquetry.common.apps.tools.copy_job.write_metadata", Mock(side_effect=InterruptedCopyError))
         with pytest.raises(InterruptedCopyError):
             quiet(source, target, stripe_bytes=1)
     report = quiet(source, target, stripe_bytes=1)
@@ -438,11 +436,8 @@ def test_another_copy_that_was_begun_is_not_mixed_in(
 ) -> None:
     target = tmp_path / "target"
 
-    def fail(*arguments: Any) -> None:
-        raise InterruptedCopyError
-
     with monkeypatch.context() as patch:
-        patch.setattr(copying, "to_stored", fail)
+        patch.setattr(copying, "to_stored", Mock(side_effect=InterruptedCopyError))
         with pytest.raises(InterruptedCopyError):
             quiet(source, target)
     with pytest.raises(DatasetError, match="found a different unfinished one"):
@@ -499,11 +494,8 @@ def test_fields_that_are_not_there_are_refused(source: Path, tmp_path: Path) -> 
 
 
 def test_a_source_that_changed_is_copied_again(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: Any) -> None:
-        raise InterruptedCopyError
-
     with monkeypatch.context() as patch:
-        patch.setattr(copying, "to_stored", fail)
+        patch.setattr(copying, "to_stored", Mock(side_effect=InterruptedCopyError))
         with pytest.raises(InterruptedCopyError):
             quiet(source, tmp_path / "target")
     shutil.copy(next(source.rglob("*.parquet")), source / "drive=d1" / "more.parquet")

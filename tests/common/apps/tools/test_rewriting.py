@@ -7,6 +7,7 @@ import tempfile
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import PIL.Image
@@ -60,11 +61,8 @@ def test_an_error_leaves_no_cycles_for_the_garbage_collector(
 ) -> None:
     """The collector may run while a thread holds a lock of the interpreter: waiting for threads would never end."""
 
-    def fail(*_: object) -> None:
-        raise DatasetError("full")
-
     monkeypatch.setattr(rewriting, "_KEPT_BYTES", 1)
-    monkeypatch.setattr(rewriting._Rows, "_finished", fail)
+    monkeypatch.setattr(rewriting._Rows, "_finished", Mock(side_effect=DatasetError("full")))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     built = build(tmp_path / "old", [[7, 5], [8]], names=("id", "flag"))
@@ -152,11 +150,8 @@ def test_rows_that_differ_in_size_are_dealt_until_they_fit_in_memory(
 
 
 def test_a_full_temporary_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     built = build(tmp_path / "old", [[7, 5]], names=("id",))
-    monkeypatch.setattr(rewriting.pa.ipc, "new_stream", full)
+    monkeypatch.setattr(rewriting.pa.ipc, "new_stream", Mock(side_effect=OSError(28, "No space left on device")))
     monkeypatch.setattr(rewriting.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(rewriting, "_KEPT_BYTES", 1)
     with pytest.raises(DatasetError, match=rf"No space left on device.*'{tmp_path}'.*TMPDIR"):

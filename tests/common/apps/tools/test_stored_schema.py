@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -200,10 +201,7 @@ def test_a_failed_write_leaves_the_old_metadata(tmp_path: Path, monkeypatch: pyt
     place = copy_of("0.12.1", tmp_path)
     files = tree(place)
 
-    def fail(*arguments: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(metadata_file, "_write", fail)
+    monkeypatch.setattr(metadata_file, "_write", Mock(side_effect=OSError("disk full")))
     with pytest.raises(DatasetError, match="disk full"):
         migrate(place)
     assert tree(place) == files

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from oracle import examples
 from PIL import Image
 from processes import PATIENCE_S, in_own_process
+from spies import spied
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.base.errors import DecodeError
@@ -247,14 +248,7 @@ def crops(photos: str, interpolation: Any) -> list[list[Any]]:
 def test_images_are_read_to_their_end_once_and_then_only_as_far_as_needed(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[list[bool]] = []
-    decode_parts = jpeg.decode_parts
-
-    def noted(parts: jpeg.Parts, *arguments: Any, **options: Any) -> Any:
-        read.append(parts.reads_all.tolist())
-        return decode_parts(parts, *arguments, **options)
-
-    monkeypatch.setattr(kernels, "decode_parts", noted)
+    read = spied(monkeypatch, kernels, "decode_parts", lambda parts, *_, **options: parts.reads_all.tolist())
     rows = Pipeline(photos, executor="threads", workers=1, on_error="skip").shuffle(12, seed=1)
     chain = rows.random_resized_crop("image", (12, 10), seed=2)
     for _ in range(2):

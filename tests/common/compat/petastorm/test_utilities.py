@@ -13,6 +13,7 @@ import urllib.parse
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -82,10 +83,7 @@ def test_a_cached_pickle_that_others_could_have_written_is_not_read(tmp_path: Pa
 def test_a_full_disk_only_costs_a_cache_its_speed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> bool:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(FileCache, "keep", full)
+    monkeypatch.setattr(FileCache, "keep", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     assert LocalDiskCache(str(tmp_path / "cache"), 100_000, 4).get("key", lambda: 1) == 1
     assert "could not be kept: [Errno 28]" in caplog.text
 

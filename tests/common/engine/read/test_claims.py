@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from builders import build
@@ -151,11 +152,8 @@ def test_a_failed_reader_leaves_the_work_to_the_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [errno.ENOLCK, errno.EINVAL])
 def test_without_locks_everyone_fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(error, os.strerror(error))
-
     with holder(tmp_path):
-        monkeypatch.setattr(claims, "set_byte_lock", refuse)
+        monkeypatch.setattr(claims, "set_byte_lock", Mock(side_effect=OSError(error, os.strerror(error))))
         assert not waits(tmp_path)
 
 

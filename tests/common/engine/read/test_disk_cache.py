@@ -7,15 +7,16 @@ import hashlib
 import logging
 import os
 import struct
-import threading
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from processes import open_files
+from spies import spied
 
 from parquetry.common.engine.read import cache_entry, disk_cache
 from parquetry.common.engine.read.disk_cache import DiskCache
@@ -246,14 +247,7 @@ def test_an_entry_of_another_key_is_a_miss(tmp_path: Path, caplog: pytest.LogCap
 
 def test_the_checksum_is_compared_once_per_process_and_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     DiskCache(str(tmp_path), None).put(KEY, table_of(3))
-    checked = []
-    opened = disk_cache.open_entry
-
-    def spy(content: pa.Buffer, key: str, *, verify: bool) -> pa.Table:
-        checked.append(verify)
-        return opened(content, key, verify=verify)
-
-    monkeypatch.setattr(disk_cache, "open_entry", spy)
+    checked = spied(monkeypatch, disk_cache, "open_entry", lambda content, key, verify: verify)
     for _ in range(3):
         DiskCache(str(tmp_path), None).get(KEY)
     assert checked == [True, False, False]
@@ -387,11 +381,8 @@ def test_threads_share_one_cache(tmp_path: Path) -> None:
             elif not found.equals(table_of(300, number)):
                 wrong.append(str(number))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert wrong == []
     assert 0 < total_bytes(tmp_path) <= 20_000
 

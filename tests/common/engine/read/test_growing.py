@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -94,11 +95,8 @@ def test_files_are_closed_once_they_are_mapped_or_dropped(folder: str) -> None:
 
 
 def test_a_full_disk_is_reported_with_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
     buffer = TemporaryBuffer()
-    monkeypatch.setattr(temporary.os, "write", full)
+    monkeypatch.setattr(temporary.os, "write", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(
         NoRoomError, match=f"temporary files in {' or '.join(temporary_directories())}, got: .*No space left"
     ):

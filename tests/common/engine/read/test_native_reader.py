@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from spies import spied
 
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.base.errors import DatasetError
@@ -183,14 +184,7 @@ def test_small_row_groups_take_few_calls_of_the_core(
 ) -> None:
     count = 400
     pq.write_table(pa.table({"id": np.arange(2 * count)}), tmp_path / "small.parquet", row_group_size=2)
-    calls: list[int] = []
-    decode = native_decode.decode_chunks
-
-    def decoding(chunks: np.ndarray, *arguments: Any, **options: Any) -> Any:
-        calls.append(len(chunks))
-        return decode(chunks, *arguments, **options)
-
-    monkeypatch.setattr(native_decode, "decode_chunks", decoding)
+    calls = spied(monkeypatch, native_decode, "decode_chunks", lambda chunks, *_, **options: len(chunks))
     rows = Pipeline(str(tmp_path), executor="threads")
     if shuffled:
         rows = rows.shuffle(400, seed=1)

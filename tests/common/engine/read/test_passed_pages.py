@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -76,10 +77,7 @@ def test_a_set_that_is_gone_or_something_else_is_not_joined(tmp_path: Any) -> No
 
 
 def test_a_system_without_shared_memory_has_a_set_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError("no memory files")
-
-    monkeypatch.setattr(passed_pages, "memory_file", refuse)
+    monkeypatch.setattr(passed_pages, "memory_file", Mock(side_effect=OSError("no memory files")))
     pages, keys = PassedPages(), page_keys("a", 4, range(2))
     assert pages.share() is None
     pages.add(keys[0])

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -278,11 +279,8 @@ def test_a_holder_whose_descriptor_is_another_file_now_is_not_believed(path: str
 
 
 def test_a_full_memory_is_no_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
     ours, before = tables_at(path), shared_files()
-    monkeypatch.setattr(shared_tables, "_write", fail)
+    monkeypatch.setattr(shared_tables, "_write", Mock(side_effect=OSError(28, "No space left on device")))
     ours.put("key", table_of(1))
     monkeypatch.undo()
     assert ours.get("key") is None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from spies import spied
 
 from parquetry.common import Pipeline
 from parquetry.common.engine.read.fetch import Fetcher
@@ -32,15 +32,7 @@ def blocks(tmp_path: Path) -> str:
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The row groups that are read."""
-    found: list[int] = []
-    fetch = Fetcher.fetch
-
-    def counted(self: Fetcher, row_group: int, *args: Any) -> Any:
-        found.append(row_group)
-        return fetch(self, row_group, *args)
-
-    monkeypatch.setattr(Fetcher, "fetch", counted)
-    return found
+    return spied(monkeypatch, Fetcher, "fetch", lambda fetcher, row_group, *_: row_group)
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
@@ -66,20 +58,11 @@ def steps_of(merging: JobSizer, jobs: int, *, step_bytes: int = 1, blocks_per_st
     return found
 
 
-def test_jobs_grow_from_one_step_to_the_most() -> None:
-    assert steps_of(JobSizer(20, 1 << 20), 7) == [1, 2, 4, 8, 16, 20, 20]
-
-
-def test_jobs_are_alone_unless_told_otherwise() -> None:
+def test_jobs_grow_from_one_step_to_the_most_that_bytes_and_blocks_allow() -> None:
     assert steps_of(JobSizer(), 3) == [1, 1, 1]
-
-
-def test_jobs_stay_as_small_as_their_bytes_must() -> None:
+    assert steps_of(JobSizer(20, 1 << 20), 7) == [1, 2, 4, 8, 16, 20, 20]
     assert steps_of(JobSizer(MANY, 100), 6, step_bytes=10) == [1, 2, 4, 8, 10, 10]
     assert steps_of(JobSizer(MANY, 100), 3, step_bytes=1000) == [1, 1, 1]
-
-
-def test_jobs_of_many_blocks_stay_small() -> None:
     assert steps_of(JobSizer(MANY, 1 << 20), 6, blocks_per_step=1) == [1, 2, 4, 8, 8, 8]
     assert steps_of(JobSizer(MANY, 1 << 20), 3, blocks_per_step=16) == [1, 1, 1]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,6 +17,7 @@ import pytest
 from builders import write_table
 from ids import ids_by_element as ids
 from PIL import Image
+from spies import spied
 
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, mix
 from parquetry.common.base.errors import DecodeError, PipelineError, StateError
@@ -54,21 +54,12 @@ def count_decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows with every search for failing rows."""
     from parquetry.common.engine.run import loop
 
-    searched: list[int] = []
-    real = loop.failing_items
-
-    def counted(job: Any, *rest: Any) -> Any:
-        searched.append(job.count)
-        return real(job, *rest)
-
-    monkeypatch.setattr(loop, "failing_items", counted)
-    return searched
+    return spied(monkeypatch, loop, "failing_items", lambda job, *_: job.count)
 
 
 def test_rows_that_do_not_decode_are_left_out_named_and_reported(url: str, caplog: pytest.LogCaptureFixture) -> None:
     iterator = iter(images(url).batch(4))
-    with caplog.at_level(logging.WARNING):
-        found = ids(iterator)
+    found = ids(iterator)
     good = [row for row in range(ROWS) if row not in BAD]
     assert found == [good[first : first + 4] for first in range(0, len(good), 4)]
     stats = iterator.stats()

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from spies import spied
 
 from parquetry.common import NdarrayCodec, Pipeline, UnischemaField, mix
 from parquetry.common.apps.testing import assert_same
@@ -42,18 +43,10 @@ def url(tmp_path: Path) -> str:
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of batches in each job that is made."""
     steps: list[int] = []
-    alone, together = threads.assemble, threads.assemble_batches
-
-    def noted_alone(*args: Any, **options: Any) -> Any:
-        steps.append(1)
-        return alone(*args, **options)
-
-    def noted(program: Any, sources: Any, bounds: Any, *args: Any, **options: Any) -> Any:
-        steps.append(len(bounds) - 1)
-        return together(program, sources, bounds, *args, **options)
-
-    monkeypatch.setattr(threads, "assemble", noted_alone)
-    monkeypatch.setattr(threads, "assemble_batches", noted)
+    spied(monkeypatch, threads, "assemble", lambda *_, **options: steps.append(1))
+    spied(
+        monkeypatch, threads, "assemble_batches", lambda _, sources, bounds, *more, **o: steps.append(len(bounds) - 1)
+    )
     return steps
 
 

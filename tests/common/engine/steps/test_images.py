@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
 from PIL import Image
+from spies import spied
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
 from parquetry.common.apps.testing import assert_resumable, assert_same
 from parquetry.common.base.errors import DecodeError, PipelineError, StateError
 from parquetry.common.base.native import kernels, pixels
-from parquetry.common.base.native.jpeg import Parts
 from parquetry.common.base.native.library import is_compiled
 from parquetry.common.engine.steps.images import resize_into
 from parquetry.common.engine.steps.random_numbers import ItemKeys, uniform
@@ -406,18 +406,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reductions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Returns a list that gets the factor by which each JPEG is reduced as it is decoded."""
     factors: list[int] = []
-    decode_parts, reduced = kernels.decode_parts, Codec.decode_reduced_into
-
-    def parts_noted(parts: Parts, *arguments: Any, **options: Any) -> np.ndarray:
-        factors.extend(parts.factors.tolist())
-        return decode_parts(parts, *arguments, **options)
-
-    def noted(self: Codec, data: memoryview, factor: int, out: np.ndarray) -> bool:  # without the compiled core
-        factors.append(factor)
-        return reduced(self, data, factor, out)
-
-    monkeypatch.setattr(kernels, "decode_parts", parts_noted)
-    monkeypatch.setattr(Codec, "decode_reduced_into", noted)
+    spied(monkeypatch, kernels, "decode_parts", lambda parts, *_, **options: factors.extend(parts.factors.tolist()))
+    # Without the compiled core:
+    spied(monkeypatch, Codec, "decode_reduced_into", lambda codec, data, factor, out: factors.append(factor))
     return factors
 
 

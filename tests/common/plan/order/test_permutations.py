@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -55,14 +57,13 @@ def test_words_sorted_on_disk_are_those_sorted_in_memory(words: list[int], piece
 def test_a_large_permutation_is_the_same_with_and_without_room_for_it(
     room: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_room(directory: str | None = None) -> int:
-        raise NoRoomError("expected room for temporary files in /full.")
-
     wanted = np.argsort(raw_words(300_000, 4), kind="stable")
     monkeypatch.setattr(permutations, "_FEW", 1000)
     monkeypatch.setattr(permutations, "_PIECE", 70_000)
     if not room:
-        monkeypatch.setattr(temporary, "temporary_file", no_room)
+        monkeypatch.setattr(
+            temporary, "temporary_file", Mock(side_effect=NoRoomError("expected room for temporary files in /full."))
+        )
     found = permutation(300_000, 4)
     assert np.array_equal(found, wanted)
     is_mapped = found.base is not None and not isinstance(found.base, np.ndarray)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from builders import build
 from processes import PATIENCE_S
+from spies import spied
 
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import PipelineError
@@ -72,12 +73,8 @@ def test_the_next_iteration_gets_every_row(pipeline: Pipeline, tmp_path: Path) -
 
 
 def test_the_waiting_thread_gives_the_sidecar_back(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, begun, waits = [], threading.Event(), threading.Event()
-    give, next_batches = IDLE.give, SidecarClient.next_batches
-
-    def noted(client: SidecarClient) -> None:
-        given.append(threading.current_thread().name)
-        give(client)
+    begun, waits = threading.Event(), threading.Event()
+    next_batches = SidecarClient.next_batches
 
     def waiting(client: SidecarClient, outputs: Any) -> Any:
         if begun.is_set():
@@ -89,7 +86,7 @@ def test_the_waiting_thread_gives_the_sidecar_back(pipeline: Pipeline, monkeypat
         with pytest.raises(PipelineError, match="closed"):
             next(iterator)
 
-    monkeypatch.setattr(IDLE, "give", noted)
+    given = spied(monkeypatch, IDLE, "give", lambda client: threading.current_thread().name)
     monkeypatch.setattr(SidecarClient, "next_batches", waiting)
     iterator = iter(pipeline)
     next(iterator)

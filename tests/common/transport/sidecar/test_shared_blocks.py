@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -71,19 +71,14 @@ def test_a_large_block_goes_through_a_temporary_file(
 def test_without_room_it_goes_through_shared_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def no_room(*_: object) -> int:
-        raise NoRoomError("expected room for temporary files in /full.")
-
-    monkeypatch.setattr(shared_blocks, "temporary_file", no_room)
-    with caplog.at_level(logging.WARNING):
-        check(export(folder))
+    monkeypatch.setattr(
+        shared_blocks, "temporary_file", Mock(side_effect=NoRoomError("expected room for temporary files in /full."))
+    )
+    check(export(folder))
     assert "goes through shared memory: expected room for temporary files in /full" in caplog.text
 
 
 def test_a_damaged_file_is_not_taken_for_a_full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def damaged(self: FileCells) -> StoredCells:
-        raise DatasetError("file x: expected more bytes.")
-
-    monkeypatch.setattr(FileCells, "loaded", damaged)
+    monkeypatch.setattr(FileCells, "loaded", Mock(side_effect=DatasetError("file x: expected more bytes.")))
     with pytest.raises(DatasetError, match="file x: expected more bytes"):
         export(folder)
