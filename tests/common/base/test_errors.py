@@ -115,11 +115,6 @@ def test_a_wrong_url_names_a_file_that_is_called_nearly_so(tmp_path: Path) -> No
         Pipeline(tmp_path / "views.csv").schema  # noqa: B018
 
 
-def test_an_unknown_scheme_is_reported() -> None:
-    with pytest.raises(DatasetError, match="expected a scheme that pyarrow or fsspec knows, got 'nosuch'"):
-        Pipeline("nosuch://bucket/x").schema  # noqa: B018
-
-
 def test_a_directory_without_parquet_is_reported(tmp_path: Path) -> None:
     (tmp_path / "_notes.parquet").write_text("x")
     with pytest.raises(DatasetError, match="expected Parquet files, found none among 1 files"):

@@ -390,6 +390,8 @@ def test_a_dataset_that_was_moved_is_the_same_dataset(tmp_path: Path) -> None:
         (lambda state: "not JSON", r"expected what state_dict\(\) returned, got 'not JSON'"),
         (lambda state: [1, 2], r"expected what state_dict\(\) returned, got"),
         (lambda state: None, r"expected what state_dict\(\) returned, got"),
+        *((lambda state, value=value: value, "expected") for value in (3, "", "[]", "[" * 100_000, b"\xff\xfe", "NaN")),
+        *((lambda state, value=value: value, "expected") for value in ('{"version": 1}', [("a", 1)], object())),
     ],
 )
 def test_values_that_are_not_states_are_refused(built: Built, change: Any, message: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import every_case
 
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import FieldNotFoundError, PipelineError
@@ -53,31 +55,22 @@ def test_equal_numbers_become_zero_even_if_their_sum_is_rounded(tmp_path: Path) 
     assert [row["x"] for row in rows.standardize("x", stats=stats)] == [0] * 7
 
 
-def test_wrong_arguments_are_refused(rows: Pipeline) -> None:
-    stats = rows.fit("x", "text", "none")
-    with pytest.raises(PipelineError, match="standardize: expected either stats= or mean= and std=, got neither"):
-        rows.standardize("x")
-    with pytest.raises(PipelineError, match="standardize: expected either stats= or mean= and std=, got both"):
-        rows.standardize("x", stats=stats, mean=1)
-    with pytest.raises(PipelineError, match="expected both mean= and std=, got only one"):
-        rows.standardize("x", mean=1)
-    with pytest.raises(PipelineError, match=r"expected std above 0, got 0"):
-        rows.standardize("x", mean=1, std=0)
-    with pytest.raises(PipelineError, match=r"expected mean to be a finite number, got \(nan,\)"):
-        rows.standardize("x", mean=float("nan"), std=1)
-    with pytest.raises(PipelineError, match="expected stats= to be what fit"):
-        rows.standardize("x", stats={"x": 1})  # type: ignore[arg-type]
-    with pytest.raises(FieldNotFoundError, match="field 'n': expected the name of a field"):
-        rows.standardize("n", stats=stats)
-    with pytest.raises(
-        PipelineError, match="standardize 'text': expected statistics of numbers, got those of a category"
-    ):
-        rows.standardize("text", stats=stats)
-    with pytest.raises(
-        PipelineError, match="standardize 'none': expected statistics of numbers, got no finite numbers"
-    ):
-        rows.standardize("none", stats=stats)
-    with pytest.raises(PipelineError, match="standardize: field 'text': expected numbers, got text"):
-        _ = rows.standardize("text", mean=0, std=1).element
-    with pytest.raises(PipelineError, match="expected dtype to be one of"):
-        rows.standardize("x", mean=0, std=1, dtype="int8")
+@every_case(
+    ("standardize", "error", "message"),
+    [
+        (lambda rows, _: rows.standardize("x"), PipelineError, "standardize: expected either stats= or mean= and std=, got neither"),
+        (lambda rows, stats: rows.standardize("x", stats=stats, mean=1), PipelineError, "standardize: expected either stats= or mean= and std=, got both"),
+        (lambda rows, _: rows.standardize("x", mean=1), PipelineError, "expected both mean= and std=, got only one"),
+        (lambda rows, _: rows.standardize("x", mean=1, std=0), PipelineError, "expected std above 0, got 0"),
+        (lambda rows, _: rows.standardize("x", mean=float("nan"), std=1), PipelineError, r"expected mean to be a finite number, got \(nan,\)"),
+        (lambda rows, _: rows.standardize("x", stats={"x": 1}), PipelineError, "expected stats= to be what fit"),
+        (lambda rows, stats: rows.standardize("n", stats=stats), FieldNotFoundError, "field 'n': expected the name of a field"),
+        (lambda rows, stats: rows.standardize("text", stats=stats), PipelineError, "standardize 'text': expected statistics of numbers, got those of a category"),
+        (lambda rows, stats: rows.standardize("none", stats=stats), PipelineError, "standardize 'none': expected statistics of numbers, got no finite numbers"),
+        (lambda rows, _: rows.standardize("text", mean=0, std=1).element, PipelineError, "standardize: field 'text': expected numbers, got text"),
+        (lambda rows, _: rows.standardize("x", mean=0, std=1, dtype="int8"), PipelineError, "expected dtype to be one of"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_refused(rows: Pipeline, standardize: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        standardize(rows, rows.fit("x", "text", "none"))

@@ -718,16 +718,13 @@ def test_a_swallowed_error_cannot_pass_for_a_finished_dataset(tmp_path: Path) ->
     assert everything(tmp_path) == []
 
 
-def test_abort_removes_everything_and_can_be_repeated(tmp_path: Path) -> None:
+def test_of_close_and_abort_the_first_decides_and_both_can_be_repeated(tmp_path: Path) -> None:
     out = DatasetWriter(tmp_path / "d", NUMBERS, row_group_rows=2)
     out.write_rows(rows_of(3000))
     out.abort()
     out.abort()
     out.close()
     assert everything(tmp_path) == []
-
-
-def test_close_can_be_repeated_and_abort_after_it_removes_nothing(tmp_path: Path) -> None:
     out = DatasetWriter(tmp_path, NUMBERS)
     out.write_rows(rows_of(3))
     out.close()

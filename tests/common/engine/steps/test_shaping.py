@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from cases import every_case
 from drive_rows import ROWS, drive_url_once
 from ids import ids
 
@@ -140,37 +141,31 @@ def test_stored_images_have_the_axes_h_w_c_unless_they_declare_others(tmp_path: 
             _ = turned.resize("image", (2, 2)).element
 
 
-def test_invalid_input_is_refused_where_it_is_written(url: str) -> None:
-    drive = Pipeline(url)
-    with pytest.raises(PipelineError, match="expected 'error', 'drop', 'fill' or 'mask', got 'ignore'"):
-        drive.nulls("ignore")
-    with pytest.raises(PipelineError, match="expected value= with 'fill'"):
-        drive.nulls("fill", "name")
-    with pytest.raises(PipelineError, match="expected a fill value that float32 can hold, got 'x'"):
-        _ = drive.nulls("fill", "speed", value="x").element
-    for value in (float("nan"), float("inf"), 0.5):
-        with pytest.raises(PipelineError, match=rf"field 'id': expected a fill value that int64 can hold, got {value}"):
-            _ = drive.nulls("fill", "id", value=value).element
-    with pytest.raises(PipelineError, match=r"field 'speed': expected one fill value, got shape \(2,\)"):
-        _ = drive.nulls("fill", "speed", value=[0.0, 1.0]).element
-    with pytest.raises(PipelineError, match=r"field 'speed': expected a fill value that float32 can hold, got 1e\+300"):
-        _ = drive.nulls("fill", "speed", value=1e300).element
-    with pytest.raises(PipelineError, match=r"field 'image': .* values of shape \(4, 5, 3\), got shape \(3,\)"):
-        _ = drive.nulls("fill", "image", value=[1, 2, 3]).element
-    with pytest.raises(PipelineError, match=r"field 'points': expected one fill value, got shape \(2,\)"):
-        _ = drive.pad("points", shape=(5, 3), value=[1, 2]).element
-    with pytest.raises(PipelineError, match="expected a decimal field"):
-        _ = drive.decimals("float64", "id").element
-    with pytest.raises(PipelineError, match="expected dims= to be a permutation of its axis names"):
-        _ = drive.permute("image", dims=("H", "W")).element
-    with pytest.raises(PipelineError, match="expected a shape that fits"):
-        _ = drive.pad("points", shape=(5, 4)).element
-    with pytest.raises(PipelineError, match=r"expected shape=, because rows are not batched"):
-        _ = drive.pad("points").element
+@every_case(
+    ("make", "message"),
+    [
+        (lambda p: p.nulls("ignore"), "expected 'error', 'drop', 'fill' or 'mask', got 'ignore'"),
+        (lambda p: p.nulls("fill", "name"), "expected value= with 'fill'"),
+        (lambda p: p.nulls("fill", "speed", value="x").element, "expected a fill value that float32 can hold, got 'x'"),
+        (lambda p: p.nulls("fill", "id", value=float("nan")).element, "field 'id': expected a fill value that int64 can hold, got nan"),
+        (lambda p: p.nulls("fill", "id", value=float("inf")).element, "field 'id': expected a fill value that int64 can hold, got inf"),
+        (lambda p: p.nulls("fill", "id", value=0.5).element, "field 'id': expected a fill value that int64 can hold, got 0.5"),
+        (lambda p: p.nulls("fill", "speed", value=[0.0, 1.0]).element, r"field 'speed': expected one fill value, got shape \(2,\)"),
+        (lambda p: p.nulls("fill", "speed", value=1e300).element, r"field 'speed': expected a fill value that float32 can hold, got 1e\+300"),
+        (lambda p: p.nulls("fill", "image", value=[1, 2, 3]).element, r"field 'image': .* values of shape \(4, 5, 3\), got shape \(3,\)"),
+        (lambda p: p.pad("points", shape=(5, 3), value=[1, 2]).element, r"field 'points': expected one fill value, got shape \(2,\)"),
+        (lambda p: p.decimals("float64", "id").element, "expected a decimal field"),
+        (lambda p: p.permute("image", dims=("H", "W")).element, "expected dims= to be a permutation of its axis names"),
+        (lambda p: p.pad("points", shape=(5, 4)).element, "expected a shape that fits"),
+        (lambda p: p.pad("points").element, "expected shape=, because rows are not batched"),
+        (lambda p: p.nulls("fill", "speed", value=0.0).where(pc.field("speed") > 1), "it reads the stored values of 'speed', which that call changes"),
+    ],
+)  # fmt: skip
+def test_invalid_input_is_refused_where_it_is_written(url: str, make: Any, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        make(Pipeline(url))
     with pytest.raises(FieldNotFoundError, match="field 'nope'"):
-        _ = drive.pad("nope").element
-    with pytest.raises(PipelineError, match=r"it reads the stored values of 'speed', which that call changes"):
-        drive.nulls("fill", "speed", value=0.0).where(pc.field("speed") > 1)
+        _ = Pipeline(url).pad("nope").element
 
 
 def test_a_padded_batch_keeps_no_others_in_memory() -> None:

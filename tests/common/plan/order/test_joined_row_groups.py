@@ -38,23 +38,17 @@ def lengths_of(sizes: RowGroupSizes) -> list[int]:
     return lengths
 
 
-def test_blocks_of_small_row_groups_grow_from_one_to_sixty_four() -> None:
+def test_blocks_of_small_row_groups_grow_from_one_to_sixty_four_and_end_with_their_file() -> None:
+    assert lengths_of(sizes_of([])) == []
     assert lengths_of(sizes_of([320] * 200)) == [1, 2, 4, 8, 16, 32, 64, 64, 9]
+    assert lengths_of(sizes_of([320] * 7, [0, 0, 1, 1, 1, 2, 3])) == [1, 1, 1, 2, 1, 1]
+    assert lengths_of(sizes_of([320] * 127, [0] * 100 + [1] * 27)) == [1, 2, 4, 8, 16, 32, 37, 27]
 
 
 def test_large_row_groups_have_blocks_of_their_own() -> None:
     assert lengths_of(sizes_of([MOST_BYTES + 1] * 3)) == [1, 1, 1]
     # Neither do small ones wait for a large neighbor.
     assert lengths_of(sizes_of([320, 320, 320, 10 << 20, 320, 320])) == [1, 2, 1, 2]
-
-
-def test_blocks_end_with_their_file() -> None:
-    assert lengths_of(sizes_of([320] * 7, [0, 0, 1, 1, 1, 2, 3])) == [1, 1, 1, 2, 1, 1]
-    assert lengths_of(sizes_of([320] * 127, [0] * 100 + [1] * 27)) == [1, 2, 4, 8, 16, 32, 37, 27]
-
-
-def test_a_stream_without_row_groups_has_no_block() -> None:
-    assert lengths_of(sizes_of([])) == []
 
 
 @examples(200)
