@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -375,13 +374,12 @@ def test_ranks_that_each_read_every_row_are_warned_of_once(
 
 def test_two_shuffles_over_each_other_are_warned_of_once(url: str, caplog: pytest.LogCaptureFixture) -> None:
     dataset = make(url, "id").shuffle(9, seed=1)
-    with caplog.at_level(logging.WARNING, "parquetry"):
-        for options in ({"shuffle": False}, {"sampler": DistributedSampler(dataset, 2, 0, shuffle=False)}):
-            iter(DataLoader(dataset, **options))
-        iter(DataLoader(make(url, "id").shuffle(9, seed=1, reshuffle_each_iteration=False), shuffle=True))
-        assert not caplog.records
-        for _ in range(2):
-            iter(DataLoader(dataset, batch_sampler=BatchSampler(RandomSampler(dataset), 2, drop_last=False)))
+    for options in ({"shuffle": False}, {"sampler": DistributedSampler(dataset, 2, 0, shuffle=False)}):
+        iter(DataLoader(dataset, **options))
+    iter(DataLoader(make(url, "id").shuffle(9, seed=1, reshuffle_each_iteration=False), shuffle=True))
+    assert not caplog.records
+    for _ in range(2):
+        iter(DataLoader(dataset, batch_sampler=BatchSampler(RandomSampler(dataset), 2, drop_last=False)))
     assert [record.getMessage()[:37] for record in caplog.records] == ["RandomSampler chooses rows by number,"]
 
 

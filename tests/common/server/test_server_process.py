@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -60,10 +59,7 @@ def test_the_server_outlives_a_client_that_is_killed(built: Built, tmp_path: Pat
 
 @pytest.mark.slow
 def test_functions_run_in_the_server_with_its_own_workers(built: Built, tmp_path: Path) -> None:
-    def double(row: dict[str, Any]) -> dict[str, Any]:
-        return {"id": row["id"] * 2}
-
-    pipeline = built.pipeline("id", executor="sidecar").transform(double).batch(4)
+    pipeline = built.pipeline("id", executor="sidecar").transform(lambda row: {"id": row["id"] * 2}).batch(4)
     with server_process(pipeline, tmp_path, "--listen", "tcp://127.0.0.1:0") as (process, address):
         assert elements(Pipeline(address=address))[0]["id"] == [0, 2, 4, 6]
         process.terminate()

@@ -115,10 +115,7 @@ def test_an_epoch_that_was_left_before_its_end_or_its_first_batch_continues_ther
 def test_an_epoch_whose_rows_are_dropped_continues_where_it_was_left(
     built: Built, executor: str, batch: int | None
 ) -> None:
-    def odd(row: dict[str, Any]) -> dict[str, Any] | None:
-        return row if row["id"] % 2 else None
-
-    pipeline = built.pipeline("id", executor=executor).transform(odd, drops=True)
+    pipeline = built.pipeline("id", executor=executor).transform(lambda row: row if row["id"] % 2 else None, drops=True)
     pipeline = pipeline if batch is None else pipeline.batch(batch)
     shared = SharedEpochs(StreamBudget(ClientLimits()))
     found: list[int] = []

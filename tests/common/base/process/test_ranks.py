@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 
 import pytest
 from drive_rows import drive_once
@@ -119,8 +118,7 @@ def test_a_shard_without_arguments_is_the_launchers_rank(
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert drive.shard() == drive.shard(4, 1)
-    with caplog.at_level(logging.WARNING):
-        drive.shard(3, 0)
+    drive.shard(3, 0)
     assert "WORLD_SIZE and RANK say 1 of 4" in caplog.text
     monkeypatch.setenv("RANK", "9")
     with pytest.raises(PipelineError, match="expected a rank below the size"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -207,11 +208,14 @@ def data_file(url: str) -> Path:
     return sorted(Path(url).rglob("part*.parquet"))[0]
 
 
+def copied(url: str, folder: Path) -> Path:
+    """Copies the first file alone, and returns the copy."""
+    folder.mkdir()
+    return Path(shutil.copy(data_file(url), folder))
+
+
 def test_a_file_that_went_away_or_was_cut_is_an_error(url: str, tmp_path: Path) -> None:
-    source = data_file(url)
-    copy = tmp_path / "data" / source.name
-    copy.parent.mkdir()
-    copy.write_bytes(source.read_bytes())
+    copy = copied(url, tmp_path / "data")
     pipeline = Pipeline(copy.parent, ["sweep"]).batch(5)
     assert len(pipeline)
     os.truncate(copy, 2_000)
@@ -382,10 +386,7 @@ def test_the_system_is_asked_for_what_it_has_not(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.usefixtures("stay")
 def test_images_of_a_file_that_was_cut_are_not_called_damaged(url: str, tmp_path: Path) -> None:
-    source = data_file(url)
-    copy = tmp_path / "data" / source.name
-    copy.parent.mkdir()
-    copy.write_bytes(source.read_bytes())
+    copy = copied(url, tmp_path / "data")
     plan = Pipeline(copy.parent, ["image"]).plan()
     [loader] = loaders_of(plan, fetchers_of(plan, ReadContext(shared_by_workers=True)))
     rows = np.arange(20)
@@ -404,14 +405,11 @@ def test_images_of_a_file_that_was_cut_are_not_called_damaged(url: str, tmp_path
 @pytest.mark.usefixtures("stay")
 def test_another_file_under_the_name_is_not_read_by_the_places_of_the_first(url: str, tmp_path: Path) -> None:
     """Writers replace whole files; an open file is read to its end."""
-    source = data_file(url)
-    copy = tmp_path / "data" / source.name
-    copy.parent.mkdir()
-    copy.write_bytes(source.read_bytes())
+    copy = copied(url, tmp_path / "data")
     [fetcher] = fetchers_of(Pipeline(copy.parent, ["sweep"]).plan())
     before = fetcher.fetch(0, None).columns[0]
     expected = before.loaded().data.tobytes()
-    (tmp_path / "new").write_bytes(source.read_bytes()[::-1])
+    (tmp_path / "new").write_bytes(copy.read_bytes()[::-1])
     os.replace(tmp_path / "new", copy)
     assert before.loaded().data.tobytes() == expected
     assert fetcher.fetch(0, None).columns[0].file is before.file
