@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -19,6 +20,7 @@ from builders import Built, build, built_once
 from faces import SIDECAR, THREADS, TORCH_WARNINGS, Face, plain, rows_over
 from processes import in_own_process, unless_ended
 from s3_server import serving
+from spies import spied
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read import arrow_reader, fetch
@@ -320,14 +322,7 @@ def frames(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("face", [THREADS, pytest.param(SIDECAR, marks=pytest.mark.slow)], ids=lambda face: face.name)
 @pytest.mark.parametrize("chain", ["shuffled", "filtered", pytest.param("a function", marks=pytest.mark.slow)])
 def test_large_values_stay_in_their_files(frames: str, chain: str, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    appended: list[int] = []
-    append = TemporaryBuffer.append
-
-    def spy(self: TemporaryBuffer, content: memoryview | bytes) -> None:
-        appended.append(len(content))
-        append(self, content)
-
-    monkeypatch.setattr(TemporaryBuffer, "append", spy)
+    appended = spied(monkeypatch, TemporaryBuffer, "append", lambda buffer, content: len(content))
     rows = CHAINS[chain](Pipeline(frames, executor="threads", workers=2))
     assert face.elements(rows.with_options(memory_limit=1)) == THREADS.elements(rows)
     assert bool(appended) == (face is THREADS)
@@ -356,13 +351,11 @@ def test_nothing_is_left_in_the_directory(
 def test_without_room_blocks_are_read_into_memory_with_a_warning(
     built: Built, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def no_room(*_: object) -> int:
-        raise NoRoomError("expected room for temporary files in /full.")
-
-    monkeypatch.setattr(temporary, "temporary_file", no_room)
+    monkeypatch.setattr(
+        temporary, "temporary_file", Mock(side_effect=NoRoomError("expected room for temporary files in /full."))
+    )
     rows = built.pipeline().batch(7)
-    with caplog.at_level(logging.WARNING):
-        assert THREADS.elements(rows.with_options(memory_limit=1)) == THREADS.elements(rows)
+    assert THREADS.elements(rows.with_options(memory_limit=1)) == THREADS.elements(rows)
     assert "whole, because temporary files cannot hold it: expected room for temporary files in /full" in caplog.text
 
 
@@ -370,13 +363,12 @@ def test_without_room_blocks_are_read_into_memory_with_a_warning(
 def test_without_room_row_groups_of_a_store_are_looked_at_whole(
     tmp_path: Path, chain: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def no_room(*_: object) -> int:
-        raise NoRoomError("expected room for temporary files in /full.")
-
     built = build(tmp_path / "lake" / "rows", [[20, 13], [30]])
     expected = THREADS.elements(SELECTING[chain](built.pipeline()))
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", "")
-    monkeypatch.setattr(temporary, "temporary_file", no_room)
+    monkeypatch.setattr(
+        temporary, "temporary_file", Mock(side_effect=NoRoomError("expected room for temporary files in /full."))
+    )
     fetch._warn_of_room.cache_clear()
     with serving(tmp_path) as server, caplog.at_level(logging.WARNING):
         rows = Pipeline(server.url("lake/rows"), executor="threads", memory_limit=1)
@@ -398,14 +390,7 @@ def test_numbers_in_dictionaries_count_with_the_memory_that_they_take(tmp_path: 
 def test_a_wide_row_group_is_opened_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {f"c{number}": np.full(100, number) for number in range(400)}
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
-    opened = []
-    made = pq.ParquetFile.__init__
-
-    def noted(reader: Any, *args: Any, **options: Any) -> None:
-        opened.append(reader)
-        made(reader, *args, **options)
-
-    monkeypatch.setattr(pq.ParquetFile, "__init__", noted)
+    opened = spied(monkeypatch, pq.ParquetFile, "__init__", lambda file, *_, **options: file)
     (batch,) = Pipeline(tmp_path, executor="threads", memory_limit=1 << 16).batch(100)
     assert {name: int(values[99]) for name, values in batch.items()} == {f"c{number}": number for number in range(400)}
     assert len(opened) < 25  # each takes time for every column of the file

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +97,19 @@ def test_jobs_of_more_rows_than_workers_live_for_are_made_in_halves(built: Built
     assert found == good
 
 
-def test_a_job_that_ends_its_workers_is_an_error_while_others_are_killed(built: Built) -> None:
-    def dies(row: dict[str, Any]) -> dict[str, Any]:
-        if row["id"] == 77:
+def ends_at(number: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Returns a function that ends its process when it gets this row."""
+
+    def ends(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == number:
             os._exit(3)
         return row
 
-    pipeline = built.pipeline("id", executor="sidecar", workers=2).transform(dies).batch(5)
+    return ends
+
+
+def test_a_job_that_ends_its_workers_is_an_error_while_others_are_killed(built: Built) -> None:
+    pipeline = built.pipeline("id", executor="sidecar", workers=2).transform(ends_at(77)).batch(5)
     with (
         Killer(workers, times=1000, pause_s=(0.05, 0.15), seed=2, spares=has_not_begun),
         pytest.raises(
@@ -118,12 +124,7 @@ def test_a_job_that_ends_its_workers_is_an_error_while_others_are_killed(built: 
 def test_the_rows_before_an_element_that_ends_its_workers_arrive_and_its_rows_are_named(
     built: Built, face: Any, on_error: str
 ) -> None:
-    def dies(row: dict[str, Any]) -> dict[str, Any]:
-        if row["id"] == 77:
-            os._exit(3)
-        return row
-
-    pipeline = built.pipeline("id", executor="sidecar", workers=2, on_error=on_error).transform(dies).batch(5)
+    pipeline = built.pipeline("id", executor="sidecar", workers=2, on_error=on_error).transform(ends_at(77)).batch(5)
     iterator = iter(face.passes(pipeline)())
     for first in range(0, 75, 5):
         assert ids(pipeline, next(iterator)) == list(range(first, first + 5))
@@ -135,18 +136,13 @@ def test_the_rows_before_an_element_that_ends_its_workers_arrive_and_its_rows_ar
 def test_bad_rows_beside_an_element_that_ends_its_workers_are_left_out(built: Built, face: Any) -> None:
     bad = {2, 12, 41, 66, 74}
 
-    def dies(row: dict[str, Any]) -> dict[str, Any]:
-        if row["id"] == 85:
-            os._exit(3)
-        return row
-
     def fails(row: dict[str, Any]) -> dict[str, Any]:
         if int(row["id"]) in bad:
             raise ValueError("a bad row")
         return row
 
     pipeline = built.pipeline("id", executor="sidecar", workers=1, on_error="skip")
-    pipeline = pipeline.transform(dies).transform(fails).batch(5)
+    pipeline = pipeline.transform(ends_at(85)).transform(fails).batch(5)
     good = [row for row in range(600) if row not in bad]
     iterator = iter(face.passes(pipeline)())
     for first in range(0, 80, 5):
@@ -156,12 +152,7 @@ def test_bad_rows_beside_an_element_that_ends_its_workers_are_left_out(built: Bu
 
 
 def test_the_row_that_ends_its_workers_is_named_if_rows_are_elements(built: Built) -> None:
-    def dies(row: dict[str, Any]) -> dict[str, Any]:
-        if row["id"] == 77:
-            os._exit(3)
-        return row
-
-    iterator = iter(built.pipeline("id", executor="sidecar", workers=2).transform(dies))
+    iterator = iter(built.pipeline("id", executor="sidecar", workers=2).transform(ends_at(77)))
     assert [next(iterator)["id"] for _ in range(77)] == list(range(77))
     with pytest.raises(SidecarError, match=r"for file .*\.parquet, row group \d+, row \d+\. A user function"):
         next(iterator)
@@ -189,11 +180,8 @@ def test_readers_that_are_killed_are_replaced_at_the_next_element(built: Built, 
 
 
 def test_rows_and_rows_left_out_continue_at_the_next_one(built: Built) -> None:
-    def odd(row: dict[str, Any]) -> dict[str, Any] | None:
-        return row if row["id"] % 2 else None
-
     pipeline = built.pipeline("id", executor="sidecar", workers=1).shuffle(20, seed=1).repeat(30)
-    for chain in (pipeline, pipeline.transform(odd, drops=True).batch(3)):
+    for chain in (pipeline, pipeline.transform(lambda row: row if row["id"] % 2 else None, drops=True).batch(3)):
         expected = THREADS.elements(chain)
         iterator, found = iter(chain), []
         for element in iterator:

@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader
 from torchdata.nodes import Loader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common.apps.testing import assert_resumable
 from parquetry.common.base.errors import StateError
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, rank_state
 
@@ -25,11 +24,6 @@ CANONICAL = 12
 
 def make(url: str, batch: int = 7) -> ParquetPipe:
     return ParquetPipe(url, ["id"]).shuffle(10, seed=5).batch(batch)
-
-
-def test_an_elementwise_pipe_resumes_at_every_step(url: str) -> None:
-    derived = make(url).map(id_only).filter(is_odd)
-    assert_resumable(lambda: iter(derived))
 
 
 def id_only(element: dict[str, Any]) -> Any:
