@@ -8,8 +8,10 @@ import re
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import tensorflow as tf
@@ -43,11 +45,8 @@ def test_the_name_tells_tensorflow_and_sources_apart(tmp_path: Path, monkeypatch
 
 def test_processes_that_build_at_once_compile_once(tmp_path: Path, quick_compiler: Path) -> None:
     folder = tmp_path / "cache"
-    threads = [threading.Thread(target=build.build_library, args=(folder,)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(build.build_library, [folder] * 4))
     assert (folder / build.library_name()).read_text() == "run\n"
     assert quick_compiler.read_text() == "run\n"
     assert not list(folder.glob(".building-*"))
@@ -215,10 +214,7 @@ def test_a_builder_that_was_stopped_is_waited_for_with_patience(
 def test_a_file_system_without_locks_is_compiled_on(
     tmp_path: Path, quick_compiler: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(37, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(37, "No locks available")))
     assert build.build_library(tmp_path).read_text() == "run\n"
 
 

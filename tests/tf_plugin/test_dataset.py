@@ -27,7 +27,7 @@ from parquetry.common import (
     write_dataset,
 )
 from parquetry.common.base.errors import DatasetError, FieldNotFoundError, PipelineError, StateError
-from parquetry.tf_plugin import ParquetDataset, cache, ngram, shard, shuffle, transform, where
+from parquetry.tf_plugin import ParquetDataset
 
 ROWS = 40
 
@@ -184,15 +184,6 @@ def test_a_seed_is_drawn_once_and_follows_set_seed(url: str) -> None:
     assert first[0] != first[1]
 
 
-def double(row: dict[str, Any]) -> dict[str, Any]:
-    row["twice"] = row["id"] * 2
-    return row
-
-
-# By value: to find a function by name, the sidecar would import this module and TensorFlow.
-double.__module__ = "__main__"
-
-
 def test_an_error_of_a_user_function_arrives(url: str) -> None:
     def broken(row: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"no {row['id']}")
@@ -322,35 +313,6 @@ def test_copies_and_pickles_carry_the_pipeline(url: str) -> None:
         assert twin.pipeline == dataset.pipeline
     assert ids(copy.deepcopy(dataset)) == expected
     assert ids(ParquetDataset.from_pipeline(dataset.pipeline)) == expected
-
-
-def test_stages_can_be_applied_as_functions(url: str, tmp_path: Path) -> None:
-    dataset = (
-        ParquetDataset(url)
-        .apply(where([("id", "<", 30)]))
-        .apply(cache(tmp_path / "cache"))
-        .apply(ngram(["id"], length=2))
-        .apply(shuffle(10, seed=7))
-        .apply(shard(2, 0, even="none"))
-        .apply(transform(double, output=[UnischemaField("twice", np.int64)]))
-    )
-    expected = (
-        Pipeline(url)
-        .where([("id", "<", 30)])
-        .cache(tmp_path / "cache")
-        .ngram(["id"], length=2)
-        .shuffle(10, seed=7)
-        .shard(2, 0, even="none")
-        .transform(double, output=[UnischemaField("twice", np.int64)])
-    )
-    assert dataset.pipeline == expected
-
-
-def test_a_stage_applied_too_late_says_where_it_belongs(url: str) -> None:
-    mapped = ParquetDataset(url, ["id"]).map(lambda row: row)
-    for stage in (where([("id", "<", 3)]), ngram(length=2), shard(2, 0), shuffle(3), cache("x"), transform(double)):
-        with pytest.raises(PipelineError, match=r"expected a ParquetDataset, got .*MapDataset\. Apply it before map"):
-            mapped.apply(stage)
 
 
 def test_an_unreadable_field_may_be_deselected_later(tmp_path: Path) -> None:

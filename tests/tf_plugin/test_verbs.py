@@ -53,6 +53,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 VERBS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "select": ("select", ("id", "speed"), {}),
+    "where": ("where", ([("id", "<", 30)],), {}),
     "where contains": ("where", (contains("tags", "odd"),), {}),
     "hash split": ("hash_split", ("id", [0.5, 0.5], 1), {"seed": 3}),
     "nulls filled": ("nulls", ("fill", "speed"), {"value": -1.0}),
@@ -63,6 +64,15 @@ VERBS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "padded with a value": ("pad", ("points",), {"shape": (5, 2), "value": -1}),
     "permuted": ("permute", ("image",), {"dims": ("C", "H", "W")}),
     "decimals": ("decimals", ("float64", "price"), {}),
+    "cached": ("cache", ("cache",), {}),
+    "windows": ("ngram", (["id"],), {"length": 2}),
+    "shuffled": ("shuffle", (10,), {"seed": 7}),
+    "dealt": ("shard", (2, 0), {"even": "none"}),
+    "transformed": (
+        "transform",
+        (lambda row: {"twice": row["id"] * 2},),
+        {"adds": [UnischemaField("twice", np.int64)]},
+    ),
 }
 
 
@@ -72,8 +82,10 @@ def test_a_verb_is_the_pipelines(url: str, verb: str, arguments: tuple[Any, ...]
     applied = ParquetDataset(url).apply(getattr(tf_plugin, verb)(*arguments, **options))
     pipeline = getattr(Pipeline(url), verb)(*arguments, **options)
     assert dataset.pipeline == applied.pipeline == pipeline
-    with pytest.raises(PipelineError, match=f"{verb}: expected a ParquetDataset"):
-        tf.data.Dataset.range(3).apply(getattr(tf_plugin, verb)(*arguments, **options))
+    with pytest.raises(
+        PipelineError, match=rf"{verb}: expected a ParquetDataset, got .*MapDataset\. Apply it before map"
+    ):
+        ParquetDataset(url).map(lambda row: row).apply(getattr(tf_plugin, verb)(*arguments, **options))
 
 
 def test_companions_and_padded_fields_are_dense(url: str) -> None:
