@@ -20,6 +20,11 @@ def ids_by_element(elements: Iterable[Any]) -> list[Any]:
     return [np.asarray(element["id"]).tolist() for element in elements]
 
 
+def id_of(element: dict[str, Any]) -> Any:
+    """Returns the id of a row, or those of a batch, as the element holds them."""
+    return element["id"]
+
+
 def epoch_of(dataset: Any, epoch: int) -> list[Any]:
     """Returns the ids of each element of one epoch, as the pipeline itself gives them."""
     return ids_by_element(PipelineIterator(getattr(dataset, "pipeline", dataset), epoch))

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from faces import THREADS, Face, NodeFace, TorchFace, installed_faces, plain_element
+from nested_rows import BOXES, PAIRS, WORDS, write_nested
 
 from parquetry.common import Pipeline, UnischemaField
 
-ROWS = [
-    {"boxes": [[1, 2], [3]], "words": [["a"], []], "pairs": [[[1.0, 2.0]], []]},
-    {"boxes": [], "words": [[]], "pairs": [[[3.0, 4.0], [5.0, 6.0]]]},
-    {"boxes": [[], [4, 5, 6]], "words": [["bb", "c"], ["d"]], "pairs": []},
-    {"boxes": [[7]], "words": [], "pairs": [[]]},
-]
+ROWS = [dict(zip(("boxes", "words", "pairs"), row, strict=True)) for row in zip(BOXES, WORDS, PAIRS, strict=True)]
 TORCH_FACES = [TorchFace(kind="ParquetPipe"), TorchFace(1), NodeFace()]
 FACES = [*installed_faces(), *(TORCH_FACES if importlib.util.find_spec("torchdata") is not None else [])]
 every_face = pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
@@ -28,15 +21,8 @@ every_face = pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    path: Path = tmp_path_factory.mktemp("nested") / "a.parquet"
-    kinds = {
-        "boxes": pa.list_(pa.list_(pa.int32())),
-        "words": pa.list_(pa.list_(pa.string())),
-        "pairs": pa.list_(pa.list_(pa.list_(pa.float32(), 2))),
-    }
-    table = {name: pa.array([row[name] for row in ROWS], kind) for name, kind in kinds.items()}
-    pq.write_table(pa.table({**table, "id": range(len(ROWS))}), path, row_group_size=3)
-    return Pipeline(path, list(kinds), workers=1).nested(".*")
+    path = write_nested(tmp_path_factory.mktemp("nested"), id=range(len(ROWS)))
+    return Pipeline(path, list(ROWS[0]), workers=1).nested(".*")
 
 
 @every_face

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from nested_rows import BOXES, PAIRS, WORDS, write_nested
 
 from parquetry.common import Pipeline
 from parquetry.common.server import serve
 from parquetry.tf_plugin import ParquetDataset
 from parquetry.tf_plugin.arrow_feed import ArrowFeed
 
-BOXES = [[[1, 2], [3]], [], [[], [4, 5, 6]], [[7]]]
-WORDS = [[[b"a"], []], [[]], [[b"bb", b"c"], [b"d"]], []]
-PAIRS = [[[[1.0, 2.0]], []], [[[3.0, 4.0], [5.0, 6.0]]], [], [[]]]
-
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("nested") / "a.parquet"
-    columns = {
-        "boxes": pa.array(BOXES, pa.list_(pa.list_(pa.int32()))),
-        "words": pa.array([[[word.decode() for word in part] for part in row] for row in WORDS]),
-        "pairs": pa.array(PAIRS, pa.list_(pa.list_(pa.list_(pa.float32(), 2)))),
-        "label": pa.array([0.0, 1.0, 2.0, 3.0], pa.float32()),
-    }
-    pq.write_table(pa.table(columns), path, row_group_size=3)
-    return str(path)
+    return str(write_nested(tmp_path_factory.mktemp("nested"), label=pa.array([0, 1, 2, 3], pa.float32())))
 
 
 def test_a_batch_is_ragged_at_each_level_and_a_row_at_one_less(url: str) -> None:
@@ -70,7 +58,9 @@ def test_an_arrow_stream_gives_them_too(url: str) -> None:
         feeds = [ArrowFeed(chain, "pyarrow") for chain in (remote, remote.batch(2, drop_remainder=True))]
         rows, batches = ([*feed.dataset] for feed in feeds)
         assert [row["boxes"].to_list() for row in rows] == BOXES
-        assert [row["words"].to_list() for row in rows] == WORDS
+        assert [row["words"].to_list() for row in rows] == [
+            [[w.encode() for w in part] for part in row] for row in WORDS
+        ]
         assert [batch["pairs"].to_list() for batch in batches] == [PAIRS[:2], PAIRS[2:]]
         native = ParquetDataset(url).nested("boxes", "words", "pairs").batch(2, drop_remainder=True)
         assert feeds[1].dataset.element_spec == native.element_spec

@@ -14,7 +14,7 @@ import torch
 from builders import write_table
 from hypothesis import given
 from hypothesis import strategies as st
-from ids import epoch_of, flat
+from ids import epoch_of, flat, id_of
 from ids import ids_by_element as ids
 from oracle import examples
 from torch.utils.data import ChainDataset, DataLoader
@@ -28,10 +28,6 @@ from parquetry.torch_plugin.torch_internals import unlabelled
 
 def make(url: str) -> ParquetPipe:
     return ParquetPipe(url, ["id"]).shuffle(10, seed=5)
-
-
-def id_only(element: dict[str, Any]) -> Any:
-    return element["id"]
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}], ids=["in-process", "two-workers"])
@@ -57,7 +53,7 @@ def test_rows_are_collated_by_the_loader_and_each_comes_once(url: str, options: 
     batched=st.sampled_from([None, 1, 4]),
     kind=st.sampled_from([DataLoader, StatefulDataLoader]),
     form=st.sampled_from(
-        [ParquetIterable.from_pipeline, ParquetPipe.from_pipeline, lambda p: ParquetPipe.from_pipeline(p).map(id_only)]
+        [ParquetIterable.from_pipeline, ParquetPipe.from_pipeline, lambda p: ParquetPipe.from_pipeline(p).map(id_of)]
     ),
 )
 def test_a_loader_counts_the_batches_that_each_worker_makes_of_its_own_part(
@@ -181,7 +177,7 @@ def with_process(row: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}], ids=["in-process", "two-workers"])
 def test_an_elementwise_pipe_is_loaded_like_its_source(url: str, options: dict[str, Any]) -> None:
     pipe = make(url).batch(7)
-    loader = DataLoader(pipe.map(id_only), batch_size=None, **options)
+    loader = DataLoader(pipe.map(id_of), batch_size=None, **options)
     assert len(loader) == 9
     for epoch in range(2):
         assert [batch.tolist() for batch in loader] == epoch_of(pipe, epoch)

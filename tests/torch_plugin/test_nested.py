@@ -9,27 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from nested_rows import BOXES, PAIRS, WORDS, write_nested
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
 from parquetry.common.base.errors import NullValueError
 from parquetry.torch_plugin import NestedTensors, ParquetIterable, ParquetMap, to_list
 
-BOXES = [[[1, 2], [3]], [], [[], [4, 5, 6]], [[7]]]
-WORDS = [[["a"], []], [[]], [["bb", "c"], ["d"]], []]
-PAIRS = [[[[1.0, 2.0]], []], [[[3.0, 4.0], [5.0, 6.0]]], [], [[]]]
-
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("nested") / "a.parquet"
-    columns = {
-        "boxes": pa.array(BOXES, pa.list_(pa.list_(pa.int32()))),
-        "words": pa.array(WORDS),
-        "pairs": pa.array(PAIRS, pa.list_(pa.list_(pa.list_(pa.float32(), 2)))),
-    }
-    pq.write_table(pa.table(columns), path, row_group_size=3)
-    return path
+    return write_nested(tmp_path_factory.mktemp("nested"))
 
 
 def lists_of(batch: dict[str, Any]) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import every_case
-from ids import epoch_of, flat
+from ids import epoch_of, flat, id_of
 from ids import ids_by_element as ids
 from torch.utils.data import DataLoader
 from torchdata.nodes import Loader
@@ -24,10 +24,6 @@ CANONICAL = 12
 
 def make(url: str, batch: int = 7) -> ParquetPipe:
     return ParquetPipe(url, ["id"]).shuffle(10, seed=5).batch(batch)
-
-
-def id_only(element: dict[str, Any]) -> Any:
-    return element["id"]
 
 
 def is_odd(numbers: Any) -> bool:
@@ -48,7 +44,7 @@ def test_other_fields_are_taken_on_request_only(url: str) -> None:
             target.load_state_dict(state)
         target.load_state_dict(state, strict=False)
         assert ids(target) == rest
-    mapped = other().map(id_only)
+    mapped = other().map(id_of)
     mapped.load_state_dict(state, strict=False)
     assert [batch.tolist() for batch in mapped] == rest
 

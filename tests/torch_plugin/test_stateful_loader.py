@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from ids import epoch_of
+from ids import epoch_of, id_of
 from ids import ids_by_element as ids
 from torch.utils.data.datapipes.datapipe import _IterDataPipeSerializationWrapper
 from torch.utils.data.datapipes.iter import IterableWrapper
@@ -182,14 +182,10 @@ def test_a_seed_that_was_drawn_comes_from_the_state(url: str, workers: int) -> N
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_elementwise_pipe_resumes(url: str, workers: int) -> None:
-    whole = [batch.tolist() for batch in load(make(url).map(id_only), workers)]
-    fresh = load(make(url).map(id_only), workers)
-    fresh.load_state_dict(state_after(load(make(url).map(id_only), workers), 4))
+    whole = [batch.tolist() for batch in load(make(url).map(id_of), workers)]
+    fresh = load(make(url).map(id_of), workers)
+    fresh.load_state_dict(state_after(load(make(url).map(id_of), workers), 4))
     assert [batch.tolist() for batch in fresh] == whole[4:]
-
-
-def id_only(element: dict[str, Any]) -> Any:
-    return element["id"]
 
 
 def test_the_state_is_small_and_json(url: str) -> None:
