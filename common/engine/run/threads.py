@@ -154,7 +154,7 @@ class ThreadedEngine(RunSource):
         job_bytes = memory_limit // (2 * most_ahead + 2)  # so those ahead and the current one take half of it
         job_sizer = JobSizer.of(plan, job_bytes, cursor.workers)
         if plan.makes_large_jobs(job_sizer.most):
-            most_ahead = threads + 1
+            most_ahead = max(2, threads)  # more would only push each other out of the processor's caches
         context = ReadContext(
             room_bytes=memory_limit,
             shared=request.shared,
