@@ -15,6 +15,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from ...base.memory.arena import run_memory
 from ...base.native.kernels import objects
 from ...base.process.dataclass import dataclass
 from ...schema.element import Element, OutputField
@@ -385,8 +386,17 @@ def concat_columns(columns: Sequence[Column]) -> Column:
     if isinstance(flat[0], Strings):
         values = _join_strings([v for v in flat if isinstance(v, Strings)])
     else:
-        values = np.concatenate([v for v in flat if isinstance(v, np.ndarray)])
+        values = _joined([v for v in flat if isinstance(v, np.ndarray)])
     return Ragged(np.concatenate([c.shapes for c in ragged]), values, (rows, *first.lead[1:]), valid)
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Concatenates values, in memory reused from earlier batches if they have one dtype."""
+    rows, shape, dtype = sum(map(len, arrays)), arrays[0].shape[1:], arrays[0].dtype
+    if dtype.hasobject or any(each.dtype != dtype for each in arrays):
+        return np.concatenate(arrays)
+    out = run_memory(rows * math.prod(shape) * dtype.itemsize).view(dtype).reshape(rows, *shape)
+    return np.concatenate(arrays, out=out)
 
 
 def _concat_valid(columns: Sequence[Column]) -> np.ndarray | None:
@@ -409,4 +419,4 @@ def _join_strings(columns: Sequence[Strings]) -> Strings:
     ends = np.cumsum([len(column.data) for column in columns])
     offsets = [column.offsets[1:] + (end - len(column.data)) for column, end in zip(columns, ends, strict=True)]
     joined = np.concatenate([np.zeros(1, np.int64), *offsets])
-    return Strings(joined, np.concatenate([column.data for column in columns]), (len(joined) - 1,))
+    return Strings(joined, _joined([column.data for column in columns]), (len(joined) - 1,))
