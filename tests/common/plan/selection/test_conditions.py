@@ -143,6 +143,13 @@ def test_a_large_set_is_built_for_many_row_groups_at_once(url: str, monkeypatch:
     assert counts.sets == 1
 
 
+def test_a_small_set_is_built_for_each_row_group(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conditions, "_NUMBER_BYTES", 1 << 20)
+    counts = Counts(monkeypatch)
+    assert len(Pipeline(url, executor="threads").where(pc.field("value").isin([3]))) > 0
+    assert counts.sets == GROUPS
+
+
 def test_a_column_counts_once_in_the_bytes_that_filters_read(url: str) -> None:
     twice = Pipeline(url, executor="threads").where(pc.field("value") > 1).where(pc.field("value") < 30)
     first, second = twice.plan().selection.reports
