@@ -386,11 +386,11 @@ def concat_columns(columns: Sequence[Column]) -> Column:
     if isinstance(flat[0], Strings):
         values = _join_strings([v for v in flat if isinstance(v, Strings)])
     else:
-        values = _joined([v for v in flat if isinstance(v, np.ndarray)])
+        values = _concat_arrays([v for v in flat if isinstance(v, np.ndarray)])
     return Ragged(np.concatenate([c.shapes for c in ragged]), values, (rows, *first.lead[1:]), valid)
 
 
-def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+def _concat_arrays(arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Concatenates values, in memory reused from earlier batches if they have one dtype."""
     rows, shape, dtype = sum(map(len, arrays)), arrays[0].shape[1:], arrays[0].dtype
     if dtype.hasobject or any(each.dtype != dtype for each in arrays):
@@ -419,4 +419,4 @@ def _join_strings(columns: Sequence[Strings]) -> Strings:
     ends = np.cumsum([len(column.data) for column in columns])
     offsets = [column.offsets[1:] + (end - len(column.data)) for column, end in zip(columns, ends, strict=True)]
     joined = np.concatenate([np.zeros(1, np.int64), *offsets])
-    return Strings(joined, _joined([column.data for column in columns]), (len(joined) - 1,))
+    return Strings(joined, _concat_arrays([column.data for column in columns]), (len(joined) - 1,))

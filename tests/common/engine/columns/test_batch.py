@@ -33,8 +33,8 @@ def test_values_of_one_dtype_are_joined(dtype: object, count: int) -> None:
 
 
 def test_values_of_several_dtypes_become_the_wider_one() -> None:
-    found = joined(np.array([1], np.int32), np.array([1 << 40], np.int64))
-    assert (found.dtype, found.tolist()) == (np.int64, [1, 1 << 40])
+    values = joined(np.array([1], np.int32), np.array([1 << 40], np.int64))
+    assert (values.dtype, values.tolist()) == (np.int64, [1, 1 << 40])
 
 
 def test_objects_are_joined() -> None:
@@ -45,6 +45,14 @@ def test_joined_values_stay_while_others_are_joined() -> None:
     kept = [joined(np.full(LARGE, number), np.full(LARGE, -number)) for number in range(5)]
     for number, values in enumerate(kept):
         assert (set(values[:LARGE].tolist()), set(values[LARGE:].tolist())) == ({number}, {-number})
+
+
+def test_large_values_take_the_memory_of_values_that_are_gone() -> None:
+    others, places = [], set()
+    for number in range(5):
+        places.add(joined(np.full(LARGE, number), np.full(LARGE, number)).ctypes.data)
+        others.append(np.full(2 * LARGE, number))  # takes what the allocator has free
+    assert len(places) == 1
 
 
 def test_texts_are_joined() -> None:
