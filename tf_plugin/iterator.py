@@ -106,10 +106,10 @@ class _InlineSpec(tf.data.IteratorSpec):
     def value_type(self) -> type[InlineIterator]:
         return InlineIterator
 
-    def _from_components(self, components: Any) -> InlineIterator:
+    def _from_components(self, components: Sequence[tf.Tensor]) -> InlineIterator:
         return InlineIterator(components=components, element_spec=self._element_spec)
 
-    def is_subtype_of(self, other: Any) -> bool:
+    def is_subtype_of(self, other: object) -> bool:
         plain = tf.data.IteratorSpec(self._element_spec)
         return bool(super().is_subtype_of(other) or plain.is_subtype_of(other))
 
